@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 from conformance.cuda.emulator import Emulator
 from conformance.support.child import started
 from conformance.support.depth import DEEP
-from conformance.support.here import ABLE, serves
+from conformance.support.machine_kernels import ABLE, serves
 from conformance.support.models.spelling import Spelling
 from engine import Engine
 from engine.shell import main
@@ -75,8 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _of_a_further_variant(item: pytest.Item) -> bool:
-    """Whether a test is of a kernel, or of a bug in one, that is neither portable nor this
-    machine's choice."""
+    """Whether its kernel or bug is of a variant neither portable nor this machine's choice."""
     found = NAMED.search(item.name)
     if not found:
         return False
@@ -119,8 +118,8 @@ def _emulated() -> Iterator[None]:
 def inside(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """Exit code, stdout and stderr of the program, run in this process to save its start; it reads
-    `input`, if any."""
+    """Exit code, stdout and stderr of the program, run in this process; it reads `input`, if
+    any."""
 
     def run(*arguments: str | int | Path, input: str | None = None) -> tuple[int, str, str]:
         if input is not None:

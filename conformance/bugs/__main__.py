@@ -51,8 +51,7 @@ def main() -> None:
 
 
 def _laws(words: Sequence[str]) -> int:
-    """Find a bug for each law of ops whose names contain one of these words; 1 if a law has
-    none."""
+    """Find a bug for each law of ops whose names contain one of these words; 1 if one has none."""
     idle = 0
     for op in OPS.values():
         for law in op.laws if any(word in op.name for word in words or ("",)) else ():

@@ -221,8 +221,7 @@ def in_python(
     activations: str = "float32",
     **formulas: Callable[..., Any],
 ) -> tuple[Bug, ...]:
-    """Functions with the reference's parameters: bugs are named after them, or after the
-    keywords."""
+    """Functions with the reference's parameters: bugs are named after them or the keywords."""
     named = formulas | {f.__name__: f for f in functions}
     return tuple(
         Bug(op, "python", _called(name), storing(f), kind, activations=activations)

@@ -34,8 +34,7 @@ def candidates(op: Op, law: Law) -> list[Bug]:
     ]
     soonest = general.BUGS if law.name.endswith(COMMON) else ()
     return sorted(
-        found,
-        key=lambda bug: (bug not in soonest, languages.index(bug.language), bug.format or ""),
+        found, key=lambda bug: (bug not in soonest, languages.index(bug.language), bug.format or "")
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from conformance.bugs.bug import Bug, Edit
 from conformance.bugs.general import NULL
+from conformance.bugs.laws import breaker
 from conformance.bugs.shares import C_FOLDER, COMPILER, CShare, storing
 from conformance.bugs.table import EVERY, PLANTED
 from conformance.bugs.trial import Trials
@@ -27,6 +28,7 @@ from kernels.kernel import Kernel
 from kernels.runs import MODES, Setup, _team
 from kernels.table import find, variants
 from kernels.trial import demanded
+from reference.op import Law
 from reference.quantise_activations import dequantise_activations, quantise_activations
 from reference.table import OPS
 
@@ -66,9 +68,8 @@ def trials():
         for bug in (EVERY if DEEP else one_of_each())
     ],
 )
-def test_a_planted_bug_is_stopped(bug, trials, record_property):
-    """The expected stage rejects it, or an earlier one; in one language and format, or in deep runs
-    in all."""
+def test_planted_bugs_are_rejected(bug, trials, record_property):
+    """The expected stage rejects it, or an earlier one; deep runs try all languages and formats."""
     if not can_compile(bug):
         pytest.skip(f"no compiler for {bug.language}")
     outcome = trials.outcome(bug)
@@ -79,7 +80,7 @@ def test_a_planted_bug_is_stopped(bug, trials, record_property):
 
 
 def test_enough_bugs_are_planted():
-    """At least 150 besides null kernels, with distinct names, for every op."""
+    """Beside null kernels there are at least 150, with distinct names, for every op."""
     assert len({(bug.op, bug.name) for bug in PLANTED}) >= 150
     assert len({str(bug) for bug in EVERY}) == len(EVERY)
     assert {bug.op for bug in NULL} == set(OPS)
@@ -104,8 +105,8 @@ def test_every_kernel_in_c_is_edited():
 
 @pytest.mark.skipif(not COMPILER, reason="no C compiler")
 @pytest.mark.parametrize(("op", "format"), RIGHT)
-def test_kernels_in_c_are_right_before_they_are_edited(op, format, tmp_path):
-    """So it is the bug that is rejected."""
+def test_unedited_kernels_in_c_pass(op, format, tmp_path):
+    """Unedited kernels in C pass, so it is the bug that is rejected."""
     source = (C_FOLDER / f"{op}.c").read_text()
     share = CShare(f"{op}/c", op, format or None, source, tmp_path)
     in_place = variants(op, format or None)[0].in_place
@@ -114,7 +115,7 @@ def test_kernels_in_c_are_right_before_they_are_edited(op, format, tmp_path):
     assert not demanded(right, secret=1).failure
 
 
-def remembered(reference: Callable[..., Any]) -> Callable[..., Any]:
+def memoised(reference: Callable[..., Any]) -> Callable[..., Any]:
     """A cached function, for the judge's repeated calls with the same arguments."""
     found: dict[str, Any] = {}
 
@@ -133,7 +134,7 @@ def remembered(reference: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(("op", "format"), ROWS)
 def test_the_reference_is_accepted(op, format, tmp_path):
     """The reference rounded to the outputs' types passes."""
-    honest = Bug(op.name, "python", "not-at-all", storing(remembered(op.reference)), format)
+    honest = Bug(op.name, "python", "not-at-all", storing(memoised(op.reference)), format)
     failure = demanded(honest.kernel(tmp_path), secret=1).failure
     assert not failure
 
@@ -167,7 +168,7 @@ def test_the_judge_reports_where_and_how_far(tmp_path):
     assert verdict.worst > 1
 
 
-def test_a_thread_that_strays_from_its_tokens_is_found():
+def test_threads_outside_of_their_tokens_are_detected():
     """A kernel that divides rows but declares tokens gives right results for any number of threads,
     and is rejected: the engine would omit a barrier that it needs."""
     kernel = find("linear/cpu/generic/F32")
@@ -204,3 +205,17 @@ def test_kept_threads_have_their_modes_again(tokens, failure):
     with pytest.raises(KernelError, match=failure):
         setup.run_team(3)
     assert modes() == before
+
+
+LAWS = [pytest.param(op, law, id=f"{op.name}-{law.name}") for op in OPS.values() for law in op.laws]
+
+
+@pytest.mark.parametrize(("op", "law"), LAWS)
+def test_every_law_can_fail(op, law):
+    """A planted bug of the op breaks the law."""
+    assert breaker(op, law), f"no planted bug breaks the law {law.name} of {op.name}"
+
+
+def test_vacuous_laws_are_detected():
+    """A law that is always true has no breaker."""
+    assert not breaker(OPS["add"], Law("nothing", lambda *_: ""))

@@ -35,8 +35,7 @@ LAST, FIRST, RECENT = 64, 30, 100  # of MInference's code: observers, and what i
 
 
 def functions(path, *names, **known):
-    """Functions of these names in a checkout's file, OUTER.INNER for nested ones, with `known`
-    globals."""
+    """Functions of these names in a file, OUTER.INNER for nested ones, with `known` globals."""
     if not FOLDER:
         pytest.skip("ASSAY_AUTHORS names no folder with the authors' code: docs/peers.md")
     file = Path(FOLDER, path)
@@ -61,7 +60,7 @@ def _kivi():
     )  # fmt: skip
 
 
-def theirs(kivi, kind, x):
+def authors_kivi(kivi, kind, x):
     """Their codes, steps and zero points for float32 [tokens, kv_heads, head_dim], and the decoded
     numbers, as [tokens, kv_heads, head_dim], all by element."""
     given = torch.from_numpy(x).permute(1, 0, 2)[None].contiguous()
@@ -78,7 +77,7 @@ def theirs(kivi, kind, x):
     return [part[0].permute(1, 0, 2).numpy() for part in parts]
 
 
-def ours(kind, x):
+def reference_kivi(kind, x):
     """The same from the reference's pages."""
     groups = x.reshape(PAGES, GROUP, KV_HEADS, HEAD_DIM)
     if kind == "k":
@@ -96,9 +95,8 @@ def ours(kind, x):
 
 
 @pytest.mark.parametrize("kind", ["k", "v"])
-def test_kivi_packs_the_same(kivi, kind):
-    """If steps are exact in eight bits, codes, steps, zero points and decoded numbers agree bit for
-    bit."""
+def test_kivi_codes_equal_the_authors(kivi, kind):
+    """If steps are exact in eight bits, codes, steps, zero points and decoded numbers agree."""
     rng = np.random.default_rng(25)
     shape = (PAGES, GROUP, KV_HEADS, HEAD_DIM)
     axis = (0, KV_HEADS, HEAD_DIM) if kind == "k" else (GROUP, KV_HEADS, HEAD_DIM // GROUP)
@@ -110,18 +108,18 @@ def test_kivi_packs_the_same(kivi, kind):
     for code, (place, _) in zip((0, 48), ends, strict=True):  # both ends of every group are there
         within[(slice(None), place) if kind == "k" else (..., place)] = code
     x = (zeros + steps * within / 16).reshape(-1, KV_HEADS, HEAD_DIM).astype(np.float32)
-    for own, other in zip(ours(kind, x), theirs(kivi, kind, x), strict=True):
+    for own, other in zip(reference_kivi(kind, x), authors_kivi(kivi, kind, x), strict=True):
         np.testing.assert_array_equal(own, other)
 
 
 @pytest.mark.parametrize("kind", ["k", "v"])
-def test_kivi_is_rounded_up_to_a_byte(kivi, kind):
+def test_kivi_steps_are_rounded_up_to_eight_bits(kivi, kind):
     """In general zero points agree, and steps are theirs rounded up to eight bits: few codes
     differ, by one at most, and numbers by half a step."""
     x = np.random.default_rng(26).standard_normal((PAGES * GROUP, KV_HEADS, HEAD_DIM))
     x = x.astype(np.float16).astype(np.float32)
-    codes, steps, zeros, numbers = ours(kind, x)
-    their_codes, their_steps, their_zeros, their_numbers = theirs(kivi, kind, x)
+    codes, steps, zeros, numbers = reference_kivi(kind, x)
+    their_codes, their_steps, their_zeros, their_numbers = authors_kivi(kivi, kind, x)
     np.testing.assert_array_equal(zeros, their_zeros)
     assert (steps >= their_steps).all()
     assert (steps <= their_steps * 1.125).all()
@@ -148,8 +146,9 @@ def cells(keys):
 
 
 @pytest.mark.parametrize(("tokens", "columns", "diagonals"), [(300, 60, 150), (64, 40, 60)])
-def test_minference_chooses_the_same_columns_and_diagonals(tokens, columns, diagonals):
-    """Theirs equal the reference's, from their last 64 queries, with the ones always seen."""
+def test_minference_columns_and_diagonals_equal_the_authors(tokens, columns, diagonals):
+    """The authors' columns and diagonals, from the last 64 queries, equal the reference's,
+    including those that are always seen."""
     q, k = prompt(tokens, tokens)
     chosen = []
     sees = torch.arange(LAST)
@@ -176,8 +175,8 @@ def test_minference_chooses_the_same_columns_and_diagonals(tokens, columns, diag
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(640, 4), (1024, 7)])
-def test_minference_chooses_the_same_blocks(tokens, blocks):
-    """Theirs equal the reference's, for prompts of whole blocks; later blocks are not seen."""
+def test_minference_blocks_equal_the_authors(tokens, blocks):
+    """The authors' blocks equal the reference's for prompts of whole blocks."""
     q, k = prompt(tokens, tokens)
     their = functions(
         "MInference/minference/ops/block_sparse_flash_attention.py", "_build_block_index"
@@ -192,7 +191,7 @@ def test_minference_chooses_the_same_blocks(tokens, blocks):
         assert set(mine.tolist()) == set(index[b][index[b] <= b].tolist())
 
 
-class Asked:
+class RecordingAttention:
     """Their attention with projections that give these queries and keys, [heads, tokens, dim];
     records the selected cells."""
 
@@ -212,9 +211,9 @@ class Asked:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_quest_reads_the_same_pages(seed):
-    """Theirs equal the reference's, except that a token's own page competes, as documented in
-    `quest`: if it loses, they read one more of the others."""
+def test_quest_pages_equal_the_authors(seed):
+    """The authors' pages equal the reference's, except that a token's own page competes, as
+    documented in `quest`: if it loses, they read one more of the others."""
     page, budget, held = 16, 64, 200 + 7 * seed
     rng = np.random.default_rng(seed)
     q = rng.standard_normal((4, HEAD_DIM)).astype(np.float32)
@@ -231,7 +230,9 @@ def test_quest_reads_the_same_pages(seed):
         apply_rotary_pos_emb=lambda q, k, *_: (q, k), repeat_kv=lambda x, _: x,
         DynamicCache=dict, Optional=dict, Tuple=tuple,
     )  # fmt: skip
-    asked = Asked(torch.from_numpy(q), torch.from_numpy(keys).permute(1, 0, 2), budget, page)
+    asked = RecordingAttention(
+        torch.from_numpy(q), torch.from_numpy(keys).permute(1, 0, 2), budget, page
+    )
     where = torch.tensor([[held - 1]])
     attention.forward(asked, torch.zeros(1, 1, 1), None, where, asked.held)
     own, last = quest(q, keys, page, budget // page, 4), (held - 1) // page

@@ -13,7 +13,7 @@ sequence = st.integers(0, SEQUENCES - 1)
 position = st.integers(0, 12)
 
 
-class AgainstDicts(RuleBasedStateMachine):
+class CellsModel(RuleBasedStateMachine):
     """After any sequence of operations `Cells` equals one dict a sequence."""
 
     @initialize(capacity=st.integers(0, 17))
@@ -122,5 +122,5 @@ class AgainstDicts(RuleBasedStateMachine):
                 assert begin == sum(q <= p - WINDOW for q in positions)
 
 
-TestCells = AgainstDicts.TestCase
+TestCells = CellsModel.TestCase
 TestCells.settings = settings(stateful_step_count=30)

@@ -11,10 +11,10 @@ import pytest
 from conformance.llama.peers import duo
 from conformance.llama.peers.compare import EXACT, demand_near, nmse
 from conformance.llama.peers.export import export
-from conformance.support.drawn import Drawn, drawn
 from conformance.support.models.small_families import SUBJECTS
 from conformance.support.models.small_models import Small
-from engine import DuoAttention, Engine, SamplingParams
+from conformance.support.sampled import GREEDY, sampled
+from engine import DuoAttention, Engine
 from engine.cache.session import SessionError
 from engine.cache.streaming import ROLLBACK, StreamedError
 from engine.errors import EngineError, ModelError
@@ -25,7 +25,6 @@ from reference.models.transformer import transformer
 
 SMALL = Small(blocks=4, heads=6, kv_heads=3, seed=9, context=256)
 PROMPT = np.random.default_rng(0).integers(3, 60, 120).tolist()
-GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 SINKS, RECENT, STRIDE = 4, 9, 5
 # blocks where all heads keep all, where some do, and where none does
 ALPHAS = np.array([[0.9, 0.8, 1.2], [0.7, 0.1, 0.6], [0.2, 0.7, 0.0], [-0.5, 0.3, 0.4]])
@@ -46,12 +45,8 @@ def load(tmp_path_factory):
     return partial(Engine.load, path, threads=2, context=200, sequences=3)
 
 
-def text(engine: Engine, prompt: list[int] = PROMPT) -> Drawn:
-    return drawn(engine, prompt, GREEDY)
-
-
 @pytest.mark.parametrize("stride", [STRIDE, 1])
-def test_heads_see_what_the_reference_says(load, policy, stride):
+def test_streaming_heads_attend_as_in_the_reference(load, policy, stride):
     """Logits after every token are the formula's, in which the heads of the lowest numbers see only
     their sinks and window."""
     streams = policies.streaming_heads(ALPHAS, 0.5)
@@ -69,13 +64,12 @@ def test_heads_see_what_the_reference_says(load, policy, stride):
         assert nmse(plain.logits(PROMPT), wanted) > 1e6 * EXACT
 
 
-def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
-    """Streaming heads hold only their sinks and latest cells, as the timings report, and other rows
-    change no bit."""
+def test_cells_outside_sinks_and_window_are_freed(load, policy):
+    """Streaming heads hold only sinks and the latest cells, and other rows change no bit."""
     told = []
-    for spoilt in (False, True):
+    for corrupted in (False, True):
         with load(kv_policy=policy) as engine:
-            found = [text(engine)]
+            found = [sampled(engine, PROMPT)]
             model, method = engine.model, engine.model.method
             seen = method.rows_held.row_of[model.cells.list_of(0)]
             sees = policies.streaming_slots(len(seen), SINKS, RECENT, STRIDE)[:-1]
@@ -83,9 +77,9 @@ def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
             assert (needed >= 0).all()
             for name, rows in model.pages.items():
                 assert rows.shape[1] == 2 * 16 * STREAM[int(name.split(".")[1])].sum()
-                if spoilt:
+                if corrupted:
                     rows[np.setdiff1d(np.arange(len(rows)), needed)] = 0xFF  # NaN
-            found.append(text(engine, engine.text.held + engine.text.drawn + PROMPT[:20]))
+            found.append(sampled(engine, engine.text.held + engine.text.drawn + PROMPT[:20]))
             told.append(found)
             length = model.cells.lengths[0]
             begin = (length - RECENT) // STRIDE * STRIDE - ROLLBACK  # as of the last step
@@ -96,19 +90,19 @@ def test_what_is_not_seen_is_gone_and_never_matters(load, policy):
     assert told[0] == told[1]
 
 
-def test_where_all_is_seen_bits_are_as_without(load, policy):
-    """For texts that streaming heads see whole, and without streaming heads."""
+def test_short_texts_have_the_bits_of_full_attention(load, policy):
+    """Texts within sinks and window, and models without streaming heads, keep all bits."""
     short = PROMPT[: SINKS + RECENT - GREEDY.max_tokens + 1]
     with load() as plain, load(kv_policy=policy) as engine:
-        assert text(engine, short) == text(plain, short)
-        assert text(engine) != (whole := text(plain))
+        assert sampled(engine, short) == sampled(plain, short)
+        assert sampled(engine, PROMPT) != (whole := sampled(plain, PROMPT))
         held = {name: cache.shape for name, cache in plain.model.caches.items()}
     with load(kv_policy=replace(policy, sparsity=0)) as engine:
-        assert text(engine) == whole
+        assert sampled(engine, PROMPT) == whole
         assert {name: cache.shape for name, cache in engine.model.caches.items()} == held
 
 
-def test_other_heads_are_refused_and_contexts_shifted(load, policy, tmp_path):
+def test_sessions_of_other_heads_are_refused(load, policy, tmp_path):
     """A session requires the same streaming heads, even if the policies are equal otherwise."""
     path = tmp_path / "talk.session"
     with load(kv_policy=policy, context=150) as engine:
@@ -122,9 +116,8 @@ def test_other_heads_are_refused_and_contexts_shifted(load, policy, tmp_path):
         other.restore(path)
 
 
-def test_a_text_that_cannot_be_gone_on_with(load, policy):
-    """A step that needs cells that streaming heads have freed is refused in a line, and holds
-    nothing."""
+def test_continuing_from_freed_cells_is_refused(load, policy):
+    """A step that needs freed cells is refused in a line, and holds nothing."""
     with load(kv_policy=policy) as engine:
         model, cells = engine.model, engine.model.cells
         model.evaluate(PROMPT, 0)
@@ -138,7 +131,7 @@ def test_a_text_that_cannot_be_gone_on_with(load, policy):
         assert (cells.lengths[0], cells.free) == (40, 160)
 
 
-def test_heads_that_look_back_are_found(load, policy, tmp_path):
+def test_retrieval_heads_are_identified(load, policy, tmp_path):
     """A head's number is the share of attention that it gives to cells a streaming head would not
     see, by the reference's attention."""
     with load(kv_format="F32") as plain:
@@ -163,7 +156,7 @@ def test_heads_that_look_back_are_found(load, policy, tmp_path):
 
 
 @pytest.mark.parametrize("name", duo.NAMES)
-def test_transformers_and_kvpress_say_the_same(tmp_path, name):
+def test_logits_equal_transformers_and_kvpress(tmp_path, name):
     """Logits equal transformers' with the authors' mask, and kvpress's, which masks after a prompt
     that only one block has read."""
     told = json.loads(duo.FILE.read_text())[name]
@@ -179,20 +172,20 @@ def test_transformers_and_kvpress_say_the_same(tmp_path, name):
         demand_near(rows, np.array(told[asked.kind]["logits"], np.float32), EXACT)
 
 
-def test_distances_are_those_in_the_text(tmp_path):
+def test_alibi_distances_are_those_in_the_text(tmp_path):
     """With distance biases (ALiBi), a cell's distance in a streaming cache is its distance in the
     text, whatever its row."""
     path, heads = SUBJECTS["MPT"].write(tmp_path / "model.gguf"), tmp_path / "heads.tsv"
     load = partial(Engine.load, path, threads=2, context=96)
     with load() as plain:
-        config, short = plain.model.config, text(plain, PROMPT[:5])
+        config, short = plain.model.config, sampled(plain, PROMPT[:5])
     write(heads, np.arange(config.blocks * config.kv_heads).reshape(config.blocks, -1))
     policy = DuoAttention(SINKS, RECENT, STRIDE, heads=str(heads))
     with load(kv_policy=policy) as engine:
-        assert text(engine, PROMPT[:5]) == short
-        whole = text(engine, PROMPT[:80])
+        assert sampled(engine, PROMPT[:5]) == short
+        whole = sampled(engine, PROMPT[:80])
     with load(kv_policy=policy, batch=1, sequences=1) as engine:
-        assert text(engine, PROMPT[:80]) == whole
+        assert sampled(engine, PROMPT[:80]) == whole
 
 
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
@@ -205,13 +198,14 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_it_cannot_be(load, policy, name):
+def test_invalid_policies_are_refused(load, policy, name):
+    """Each invalid policy has a one-line error."""
     changed, line = OTHERS[name]
     with pytest.raises(EngineError, match=line):
         load(kv_policy=replace(policy, **changed))
 
 
-def test_heads_that_are_no_whole_blocks(tmp_path, policy):
+def test_cache_formats_with_partial_blocks_are_refused(tmp_path, policy):
     """A row of some heads has the cache's format only if each head is whole blocks of it."""
     path = Small(kv_heads=2).write(tmp_path / "model.gguf")
     with pytest.raises(
@@ -220,7 +214,7 @@ def test_heads_that_are_no_whole_blocks(tmp_path, policy):
         Engine.load(path, context=64, kv_format="Q8_0", kv_policy=policy)
 
 
-def test_files_that_say_no_heads(load, policy, tmp_path):
+def test_bad_head_files_are_refused(load, policy, tmp_path):
     """Files for another model's heads, or without numbers, are refused in a line."""
     path = tmp_path / "heads.tsv"
     for given, line in (
@@ -233,7 +227,7 @@ def test_files_that_say_no_heads(load, policy, tmp_path):
             load(kv_policy=replace(policy, heads=str(path)))
 
 
-def test_its_text(policy):
+def test_policy_round_trips_through_text(policy):
     """A policy is restored from its text, with its file."""
     assert parse_policy(format_policy(policy)) == policy
     assert parse_policy("duoattention:heads=x.tsv,sparsity=25").sparsity == 25

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from conformance.support.drawn import drawn
 from conformance.support.models.small_models import Small
-from engine import Engine, SamplingParams
+from conformance.support.sampled import GREEDY, sampled
+from engine import Engine
 from engine.cache.two_bits import ROLLBACK, PackedError
 from reference.formats import FORMATS
 from reference.formats.kivi import GROUP, page_of_keys, page_of_values
@@ -16,8 +16,7 @@ from reference.formats.kivi import GROUP, page_of_keys, page_of_values
 RESIDUAL = 20
 SMALL = Small(kv_heads=2, head_dim=32, seed=9)
 PROMPT = np.random.default_rng(0).integers(3, 60, 150).tolist()
-GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-text = partial(drawn, prompt=PROMPT, params=GREEDY)
+text = partial(sampled, prompt=PROMPT)
 PACKED = (len(PROMPT) - RESIDUAL) // GROUP
 
 
@@ -32,7 +31,7 @@ def load(model):
     return partial(Engine.load, model, **{**given, "kv_residual": RESIDUAL})
 
 
-def test_what_is_packed_is_the_references(load):
+def test_packed_pages_equal_the_references(load):
     """Pages of the first block equal the reference's for the keys and values of a float16 cache,
     bit for bit; packed rows are freed, as the timings report."""
     with load(kv_format="F16") as plain, load() as engine:
@@ -53,7 +52,7 @@ def test_what_is_packed_is_the_references(load):
                 assert (of_block[pages[number]] == page_of(group)).all()
 
 
-def test_the_latest_tokens_are_as_without(load):
+def test_the_residual_has_the_bits_of_float16(load):
     """A text no longer than the float16 part has the bits of a float16 cache."""
     short = PROMPT[: RESIDUAL + GROUP - 9]
     with load(kv_format="F16") as plain, load(kv_residual=160) as engine, load() as packed:
@@ -63,7 +62,7 @@ def test_the_latest_tokens_are_as_without(load):
         assert text(packed, prompt=short) == text(plain, prompt=short)
 
 
-def test_a_full_context_is_shifted(load):
+def test_context_shift_packs_pages_anew(load):
     """The rest of a text is recomputed, and packed at its new positions; a reset leaves nothing."""
     with load(context=170) as engine:
         pieces = list(engine.stream(PROMPT, replace(GREEDY, max_tokens=60), context_shift=True))
@@ -75,9 +74,8 @@ def test_a_full_context_is_shifted(load):
         assert cells.method.held(0) == 0
 
 
-def test_a_step_that_fails_packs_nothing(load, monkeypatch):
-    """The next step that gets as far packs instead; a text cannot continue from inside its packed
-    part."""
+def test_a_failed_step_packs_nothing(load, monkeypatch):
+    """The step after a failed one packs; a text cannot continue inside its packed part."""
     with load() as engine:
         alone = text(engine)
         engine.reset()

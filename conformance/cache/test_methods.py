@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.support.drawn import drawn
 from conformance.support.models.small_families import SUBJECTS
 from conformance.support.models.small_models import Small
 from conformance.support.models.small_recurrent import RECURRENT
+from conformance.support.sampled import GREEDY, sampled
 from engine import (
     H2O,
     DuoAttention,
@@ -29,14 +29,12 @@ from engine import (
     PromptLookup,
     PyramidKV,
     Quest,
-    SamplingParams,
     SnapKV,
 )
 from engine.cache.session import SessionError
 from engine.errors import EngineError
 from engine.policies.retrieval import write
 
-GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 MOST = [np.random.default_rng(0).integers(3, 60, count).tolist() for count in (50, 120, 150, 602)]
 PATTERNS = [["stream_llm", 4, 9, 1.0], ["block_sparse", 1, 0, 1.0]]
 FEW = MInference(columns=8, diagonals=6, first=2, recent=3, observers=20, stretch=64)
@@ -145,32 +143,32 @@ def loads(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_same_every_way(loads, name):
+def test_bits_are_independent_of_batch_and_chunks(loads, name):
     """Threads, the split of a prompt, earlier texts, forks, scores and other sequences change no
     bit, even with preemption; nor does continuing a chat instead of reading it at once, where
     promised."""
     load, method = loads[name], METHODS[name]
-    prompt, text = method.prompt, partial(drawn, params=GREEDY)
+    prompt = method.prompt
     with load() as engine:
-        alone = text(engine, prompt)
+        alone = sampled(engine, prompt)
         tokens = [token for token, _ in alone]
-        assert text(engine, prompt) == alone
-        text(engine, prompt[: len(prompt) // 2] + prompt[:9])  # begins alike
-        assert text(engine, prompt) == alone
+        assert sampled(engine, prompt) == alone
+        sampled(engine, prompt[: len(prompt) // 2] + prompt[:9])  # begins alike
+        assert sampled(engine, prompt) == alone
         forks = engine.generate(prompt, replace(GREEDY, n=2)).outputs
         assert [list(fork.token_ids) for fork in forks] == [tokens, tokens]
         pieces = list(engine.stream(prompt, replace(GREEDY, n=2)))
         assert [[p.token for p in pieces if p.index == i] for i in (0, 1)] == [tokens, tokens]
         score = engine.score(prompt, prompt[:5])
-        assert text(engine, prompt) == alone
+        assert sampled(engine, prompt) == alone
         further = [*prompt, *tokens[:5], 7]  # what was drawn is a prompt's now
-        talk = text(engine, further)
+        talk = sampled(engine, further)
         assert engine.timings.prompt.tokens == method.evaluates
         engine.reset()
-        assert method.talk or text(engine, further) == talk
+        assert method.talk or sampled(engine, further) == talk
     with load(threads=1, batch=len(prompt) // 7) as engine:
-        assert text(engine, prompt) == alone
-        assert text(engine, further) == talk
+        assert sampled(engine, prompt) == alone
+        assert sampled(engine, further) == talk
         assert engine.score(prompt, prompt[:5]) == score
     prompts = [prompt, prompt[:35], prompt[:15] + prompt[20:], prompt, prompt[:10]]
     with load(context=method.crowded, batch=len(prompt) // 3) as engine:
@@ -187,9 +185,8 @@ def test_the_same_every_way(loads, name):
 
 
 @pytest.mark.parametrize("name", LESS)
-def test_drafts_change_nothing(loads, name):
-    """Chains and trees of drafts: eviction, selection and packing are not triggered by drafted
-    tokens."""
+def test_drafts_change_no_bit(loads, name):
+    """Drafted tokens, in chains or trees, trigger no eviction, selection or packing."""
     load, method = loads[name], METHODS[name]
     prompt, asked = method.prompt[:12] * method.repeats, replace(GREEDY, max_tokens=40)
     with load() as plain:
@@ -201,7 +198,7 @@ def test_drafts_change_nothing(loads, name):
 
 
 @pytest.mark.parametrize("name", LESS)
-def test_sessions_go_on(loads, name, tmp_path):
+def test_sessions_resume(loads, name, tmp_path):
     """A saved text continues as if uninterrupted; one of another method is refused in a line."""
     load, method, path = loads[name], METHODS[name], tmp_path / "talk.session"
     with load() as engine:
@@ -259,7 +256,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("options", "small", "line"), MODELS)
-def test_models_that_a_method_does_not_go_with(tmp_path, options, small, line):
+def test_unsupported_models_are_refused(tmp_path, options, small, line):
     """One line says why, before a kernel is chosen."""
     path = small.write(tmp_path / "model.gguf")
     with pytest.raises(EngineError, match=line) as refused:
@@ -288,7 +285,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("name", "options", "line"), OTHERS)
-def test_options_that_do_not_go_together(loads, name, options, line):
+def test_incompatible_options_are_refused(loads, name, options, line):
     """Each combination has a one-line error."""
     with pytest.raises(EngineError, match=line) as refused:
         loads[name](**options)

@@ -7,22 +7,17 @@ from functools import partial
 import numpy as np
 import pytest
 
-from conformance.support.drawn import Drawn, drawn
 from conformance.support.models.small_models import Small
-from engine import Engine, Lookahead, MInference, PromptError, SamplingParams
+from conformance.support.sampled import GREEDY, sampled
+from engine import Engine, Lookahead, MInference, PromptError
 from engine.errors import ModelError
 from engine.policies.minference import parse_prompt_attention
 from reference.attention.prompt_patterns import prompt_pattern
 
 SMALL = Small(head_dim=32, context=256, seed=9)
 PROMPT = np.random.default_rng(0).integers(3, 60, 150).tolist()
-GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 FEW = MInference(columns=8, diagonals=6, first=2, recent=3, observers=20, stretch=64)
 PATTERNS = [["stream_llm", 4, 9, 1.0], ["block_sparse", 1, 0, 1.0]]
-
-
-def text(engine: Engine, prompt: list[int]) -> Drawn:
-    return drawn(engine, prompt, GREEDY)
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +35,17 @@ def mixed(tmp_path_factory):
     return replace(FEW, heads=str(path))
 
 
-def test_all_that_is_seen_is_dense(load):
+def test_full_budgets_have_the_bits_of_dense_attention(load):
     """Budgets as large as the prompt give the bits of dense attention; small ones differ."""
     everything = replace(FEW, columns=256)
     with load() as plain, load(prompt_attention=everything) as engine:
-        dense = text(plain, PROMPT)
-        assert text(engine, PROMPT) == dense
+        dense = sampled(plain, PROMPT)
+        assert sampled(engine, PROMPT) == dense
     with load(prompt_attention=FEW) as engine:
-        assert [bits for _, bits in text(engine, PROMPT)] != [bits for _, bits in dense]
+        assert [bits for _, bits in sampled(engine, PROMPT)] != [bits for _, bits in dense]
 
 
-def test_what_is_seen_is_the_references(load, mixed):
+def test_masks_equal_the_references(load, mixed):
     """The last block's masks equal the reference's from its estimates, for each pattern."""
     with load(prompt_attention=mixed) as engine:
         engine.generate(PROMPT, replace(GREEDY, max_tokens=1))
@@ -68,7 +63,7 @@ def test_what_is_seen_is_the_references(load, mixed):
         assert (shares < 0.99).any()
 
 
-def test_scores_are_of_whole_texts(load, mixed):
+def test_scores_are_dense(load, mixed):
     """Scores are dense, whatever was read before, and drafts change nothing."""
     with load() as plain, load(prompt_attention=mixed, speculation=Lookahead()) as engine:
         drafted = engine.generate(PROMPT, GREEDY).outputs[0].token_ids
@@ -93,7 +88,7 @@ def test_scores_are_of_whole_texts(load, mixed):
         ("minference:recent=0", "recent and observers must be at least 1"),
     ],
 )
-def test_what_is_no_method(inside, tmp_path, given, line):
+def test_invalid_patterns_are_refused(inside, tmp_path, given, line):
     """One line names the error; in the shell it is wrong usage."""
     code, _, told = inside("run", str(tmp_path), "--prompt-attention", given, "-p", "a")
     assert (code, line in " ".join(told.split())) == (2, True), told
@@ -114,7 +109,7 @@ def test_what_is_no_method(inside, tmp_path, given, line):
         ('[{}, {"1": ["block_sparse", 0]}]', "block 1, head 1: attends to nothing"),
     ],
 )
-def test_bad_files(load, tmp_path, content, line):
+def test_bad_pattern_files_are_refused(load, tmp_path, content, line):
     """One line names the file, and the error in it."""
     path = tmp_path / "patterns.json"
     path.write_text(content)

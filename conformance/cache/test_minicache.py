@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from conformance.support.drawn import drawn
 from conformance.support.models.small_models import Small
+from conformance.support.sampled import sampled
 from engine import Engine, MiniCache, SamplingParams
 from engine.cache.merged import MergedError
 from engine.errors import ModelError
@@ -20,7 +20,7 @@ POLICY = MiniCache(recent=RECENT)
 SMALL = Small(kv_heads=2, head_dim=32, seed=9, blocks=3)  # of which the last two are a pair
 PROMPT = np.random.default_rng(0).integers(3, 60, 2 * GROUP + 90).tolist()
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-text = partial(drawn, prompt=PROMPT, params=GREEDY)
+text = partial(sampled, prompt=PROMPT, params=GREEDY)
 WIDTH = 2 * SMALL.kv_heads * SMALL.head_dim  # bytes of a cell's keys in a block
 
 
@@ -35,7 +35,7 @@ def load(model):
     return lambda **more: Engine.load(model, **{**given, **more})
 
 
-def test_what_is_merged_is_the_references(load):
+def test_merged_pages_equal_the_references(load):
     """Pages of the pair equal the reference's for the keys and values of a plain cache; their rows
     are freed, as the timings report. Decoded, merged vectors have their magnitudes and slerp's
     direction."""
@@ -84,7 +84,7 @@ def test_what_is_merged_is_the_references(load):
             assert abs(np.arccos(x @ middle) - 0.6 * np.arccos(x @ y)) < 1e-6
 
 
-def test_all_retained_is_as_without(load):
+def test_full_retention_changes_no_bit(load):
     """If every token is retained, all bits are those without the policy; with fewer they differ,
     unless nothing in the text is old enough."""
     with load(kv_policy=None) as plain:
@@ -97,7 +97,7 @@ def test_all_retained_is_as_without(load):
         assert text(engine, prompt=PROMPT[: GROUP + 9]) == short
 
 
-def test_a_full_context_is_shifted(load):
+def test_context_shift_merges_pages_anew(load):
     """The rest of a text is recomputed, and merged at its new positions; a reset leaves nothing."""
     with load(context=640) as engine:
         pieces = list(engine.stream(PROMPT, replace(GREEDY, max_tokens=60), context_shift=True))
@@ -106,8 +106,8 @@ def test_a_full_context_is_shifted(load):
         assert engine.model.method.held(2) == 0
 
 
-def test_a_step_that_fails_merges_nothing(load, monkeypatch):
-    """The next step merges instead. A text cannot continue from inside its merged part."""
+def test_a_failed_step_merges_nothing(load, monkeypatch):
+    """The step after a failed one merges; a text cannot continue inside its merged part."""
     with load() as engine:
         alone = text(engine)
         engine.reset()
@@ -129,6 +129,6 @@ def test_a_step_that_fails_merges_nothing(load, monkeypatch):
 
 
 @pytest.mark.parametrize("numbers", [{"retained": 101}, {"towards": -1}, {"recent": 0}])
-def test_numbers_that_are_no_policys(numbers):
+def test_invalid_numbers_are_refused(numbers):
     with pytest.raises(ModelError, match=f"MiniCache: {next(iter(numbers))} is"):
         MiniCache(**numbers)

@@ -14,8 +14,8 @@ from conformance.llama.peers import presses
 from conformance.llama.peers.checkpoint import CHECKPOINTS
 from conformance.llama.peers.compare import EXACT, demand_near
 from conformance.llama.peers.export import export
-from conformance.support.drawn import Drawn, drawn
 from conformance.support.models.small_models import Small
+from conformance.support.sampled import GREEDY, sampled
 from engine import (
     H2O,
     Engine,
@@ -24,7 +24,6 @@ from engine import (
     PromptError,
     PyramidKV,
     Quest,
-    SamplingParams,
     SnapKV,
     StreamingLLM,
 )
@@ -39,7 +38,6 @@ from reference.op import Array
 
 SMALL = Small(kv_heads=2, seed=3, blocks=3)
 PROMPT = np.random.default_rng(0).integers(3, 60, 50).tolist()
-GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 KEPT = 20
 EACH: dict[str, Policy] = {
     "streaming_llm": StreamingLLM(KEPT),
@@ -63,11 +61,7 @@ def load(model):
     return partial(Engine.load, model, threads=2, context=96, sequences=3)
 
 
-def text(engine: Engine, prompt: list[int] = PROMPT) -> Drawn:
-    return drawn(engine, prompt, GREEDY)
-
-
-def in_numpy(policy: Policy, keys: Array, received: Array | None, kept: int) -> Array:
+def reference_slots(policy: Policy, keys: Array, received: Array | None, kept: int) -> Array:
     """The slots that the reference keeps, for a text with these rows of keys, F16."""
     given = keys, np.arange(len(keys)), SMALL.kv_heads, "F16", kept
     match policy:
@@ -87,7 +81,7 @@ def in_numpy(policy: Policy, keys: Array, received: Array | None, kept: int) -> 
 
 
 @pytest.mark.parametrize("policy", [*EACH.values(), OF_A_PYRAMID], ids=format_policy)
-def test_what_is_kept_is_the_references(load, policy):
+def test_kept_slots_equal_the_references(load, policy):
     """Each head has the keys and values of the slots that the reference keeps, bit for bit; other
     cells are free, as the timings report."""
     with load() as plain, load(kv_policy=policy) as engine:
@@ -105,7 +99,7 @@ def test_what_is_kept_is_the_references(load, policy):
             received = memory.get(f"{block}.received")
             own = None if received is None else received[0, :, : len(PROMPT)]
             keys = plain.model.caches[f"{block}.k_cache"][cells]
-            assert slots.tolist() == in_numpy(policy, keys, own, count).tolist()
+            assert slots.tolist() == reference_slots(policy, keys, own, count).tolist()
             for part in ("k_cache", "v_cache"):
                 whole = plain.model.caches[f"{block}.{part}"][cells].reshape(len(cells), 2, -1)
                 ours = model.caches[f"{block}.{part}"][held[-count:]].reshape(count, 2, -1)
@@ -113,7 +107,7 @@ def test_what_is_kept_is_the_references(load, policy):
                     assert (ours[:, head] == whole[slots[head], head]).all()
 
 
-def test_a_pyramid_is_as_large_as_what_is_even():
+def test_pyramid_capacities_have_the_stated_mean():
     """Blocks keep `capacity` cells in the mean, decreasing from the first, never below what is
     always kept; the last has 1 / beta of the mean, if the first can hold as many."""
     for capacity, always, beta, blocks in product((20, 33, 1024), (0, 16), (1, 7, 20), (1, 2, 22)):
@@ -131,22 +125,22 @@ def test_evicted_cells_never_matter(load, name):
     """Data in evicted rows changes no bit of later results, also for a longer prompt."""
     more = np.random.default_rng(1).integers(3, 60, 12).tolist()
     told = []
-    for spoilt in (False, True):
+    for corrupted in (False, True):
         with load(kv_policy=EACH[name]) as engine:
-            found = [drawn(engine, PROMPT, replace(GREEDY, max_tokens=1))]
+            found = [sampled(engine, PROMPT, replace(GREEDY, max_tokens=1))]
             for rest in ([], more):
                 cells = engine.model.cells
                 for block, begin in enumerate(engine.model.method.begins[0]):
-                    for part in ("k_cache", "v_cache") if spoilt else ():
+                    for part in ("k_cache", "v_cache") if corrupted else ():
                         cache = engine.model.caches[f"blk.{block}.{part}"]
                         cache[np.setdiff1d(np.arange(len(cache)), cells.list_of(0)[begin:])] = 0xFF
                 longer = engine.text.held + engine.text.drawn + rest
-                found.append(text(engine, longer))
+                found.append(sampled(engine, longer))
             told.append(found)
     assert told[0] == told[1]
 
 
-def test_pages_are_given_back():
+def test_memory_pages_of_freed_rows_are_released():
     """Memory pages with only freed rows become zeros, and no other byte changes."""
     rows = np.full((96 * mmap.PAGESIZE // 1000, 1000), 7, np.uint8)
     gone = np.setdiff1d(np.arange(len(rows)), [150, *range(200, 230)])
@@ -158,7 +152,7 @@ def test_pages_are_given_back():
 
 
 @pytest.mark.parametrize("checkpoint", presses.NAMES)
-def test_kvpress_keeps_the_same(tmp_path, checkpoint):
+def test_kept_cells_equal_kvpress(tmp_path, checkpoint):
     """The cells are those of NVIDIA's kvpress, except ties, and the logits after them are those of
     transformers with these cells."""
     tokens = CHECKPOINTS[checkpoint].tokens(presses.PROMPT + presses.FOLLOWING)
@@ -184,35 +178,35 @@ def test_kvpress_keeps_the_same(tmp_path, checkpoint):
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_a_text_within_the_capacity_is_as_without(load, name):
+def test_texts_within_the_capacity_change_no_bit(load, name):
     """If all cells are kept no bit changes."""
     short = PROMPT[:KEPT]
     with load() as plain, load(kv_policy=EACH[name]) as engine:
-        assert text(engine, short) == text(plain, short)
+        assert sampled(engine, short) == sampled(plain, short)
         assert engine.model.method.evicted == [0, 0, 0]
 
 
-class Own(Knorm):
+class CustomPolicy(Knorm):
     """A user-defined policy."""
 
 
-def test_sessions_of_somebodys_own_policy(load, tmp_path):
+def test_custom_policies_cannot_be_saved(load, tmp_path):
     """A name does not identify what it keeps: one line says so, and nothing is written."""
-    with load(kv_policy=Own(KEPT)) as engine:
+    with load(kv_policy=CustomPolicy(KEPT)) as engine:
         engine.generate(PROMPT, GREEDY)
-        with pytest.raises(ModelError, match=r"kv_policy Own is none of streaming_llm"):
+        with pytest.raises(ModelError, match=r"kv_policy CustomPolicy is none of streaming_llm"):
             engine.save(tmp_path / "talk.session")
     assert not list(tmp_path.iterdir())
 
 
-def test_scores_are_of_whole_texts(load):
+def test_scores_ignore_eviction(load):
     """Scores are those of the model without a policy, whatever was evicted before."""
     with load() as plain, load(kv_policy=EACH["snapkv"]) as engine:
         engine.generate(PROMPT, GREEDY)
         assert engine.score(PROMPT, PROMPT[:5]) == plain.score(PROMPT, PROMPT[:5])
 
 
-def test_what_is_shared_moves_elsewhere():
+def test_shared_cells_are_copied_before_eviction():
     """Cells shared with another sequence stay, and kept ones are copied to free cells, if there are
     any; an evicted text cannot be continued from inside."""
     eviction = Eviction(Knorm(5), 3, blocks=1)
@@ -248,8 +242,8 @@ def test_what_is_shared_moves_elsewhere():
     assert (cells.free, eviction.evicted) == (20, [0, 0, 0])
 
 
-def test_policies_have_texts():
-    """Each is restored from its text."""
+def test_policies_round_trip_through_text():
+    """Each policy is restored from its text."""
     for name, kind in POLICIES.items():
         assert parse_policy(name) == kind()
     for policy in (*EACH.values(), OF_A_PYRAMID, Quest(64, page=8, dense=1, apart=1)):
@@ -265,19 +259,13 @@ def test_policies_have_texts():
         ("knorm:capacity=0", "Knorm: capacity is 0: want at least 1"),
         ("snapkv:capacity=31", "SnapKV: capacity is 31, but 32 cells are always kept"),
         ("pyramidkv:beta=0", "PyramidKV: beta is 0: want a number from 1 up"),
-        (
-            "quest:budget=15",
-            "Quest: budget is 15 and page 16: want page >= 1 and budget >= page",
-        ),
-        (
-            "quest:page=0",
-            "Quest: budget is 1024 and page 0: want page >= 1 and budget >= page",
-        ),
+        ("quest:budget=15", "Quest: budget is 15 and page 16: want page >= 1 and budget >= page"),
+        ("quest:page=0", "Quest: budget is 1024 and page 0: want page >= 1 and budget >= page"),
         ("quest:apart=2", "Quest: apart is 2: want 0 or 1"),
         ("snapkv:kernel=4", "SnapKV: window is 32 and kernel 4: want window >= 1"),
     ],
 )
-def test_what_is_no_policy(inside, model, given, line):
+def test_invalid_policies_are_refused(inside, model, given, line):
     """One line names the error; in the shell it is wrong usage."""
     code, _, told = inside("run", str(model), "--kv-policy", given, "-p", "a")
     assert (code, line in " ".join(told.split())) == (2, True), told
@@ -285,7 +273,7 @@ def test_what_is_no_policy(inside, model, given, line):
         parse_policy(given)
 
 
-def test_a_shift_is_refused(load):
+def test_context_shift_is_refused(load):
     """It would have to recompute evicted tokens."""
     with load(kv_policy=EACH["knorm"]) as engine, pytest.raises(PromptError, match="context_shift"):
         engine.stream(PROMPT, GREEDY, context_shift=True)

@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from conformance.support.drawn import Drawn, drawn
 from conformance.support.models.small_models import Small
-from engine import Engine, Quest, SamplingParams
+from conformance.support.sampled import GREEDY, sampled
+from engine import Engine, Quest
 from engine.graph import Value
 from engine.model import Model
 from kernels.cpu.runtime.team import Program
@@ -19,7 +19,6 @@ from reference.op import Array
 
 SMALL = Small(blocks=3, kv_heads=2, seed=9)
 PROMPT = np.random.default_rng(0).integers(3, 60, 50).tolist()
-GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 QUEST = Quest(budget=12, page=4, dense=1)
 
 
@@ -29,11 +28,7 @@ def load(tmp_path_factory):
     return partial(Engine.load, path, threads=2, context=96, sequences=3)
 
 
-def text(engine: Engine, prompt: list[int] = PROMPT, params: SamplingParams = GREEDY) -> Drawn:
-    return drawn(engine, prompt, params)
-
-
-def chosen(model: Model) -> Mapping[str, tuple[Array, list[list[int]]]]:
+def selected_rows(model: Model) -> Mapping[str, tuple[Array, list[list[int]]]]:
     """For the last step's only token, run again entry by entry: each block's queries and the rows
     of cells that each chooser reads."""
     plan, found = model.plan, {}
@@ -55,15 +50,15 @@ def chosen(model: Model) -> Mapping[str, tuple[Array, list[list[int]]]]:
 
 
 @pytest.mark.parametrize("policy", [QUEST, replace(QUEST, apart=1, dense=2)], ids=["sum", "apart"])
-def test_what_is_read_is_the_references(load, policy):
+def test_selected_pages_equal_the_references(load, policy):
     """Each head reads the cells of the pages that the reference selects, and data in others changes
     no bit of the logits."""
     with load(kv_policy=policy) as engine:
-        text(engine)
+        sampled(engine, PROMPT)
         model = engine.model
         step = partial(model.step, [5], [len(engine.text.held)], [(0,)], [0])
         before, cells = step().copy(), model.cells.list_of(0).copy()
-        read = chosen(model)
+        read = selected_rows(model)
         assert list(read) == [f"blk.{i}" for i in range(policy.dense, SMALL.blocks)]
         for block, (q, rows) in read.items():
             caches = [model.caches[f"{block}.{part}_cache"] for part in "kv"]
@@ -79,20 +74,20 @@ def test_what_is_read_is_the_references(load, policy):
         assert step().tobytes() == before.tobytes()
 
 
-def test_all_pages_are_as_without(load):
+def test_reading_all_pages_changes_no_bit(load):
     """If a text has no more pages than are read no bit changes; the first blocks read all."""
     with load() as plain, load(kv_policy=replace(QUEST, budget=60)) as engine:
-        assert text(engine) == text(plain)
+        assert sampled(engine, PROMPT) == sampled(plain, PROMPT)
     with load() as plain, load(kv_policy=replace(QUEST, dense=3)) as engine:
-        assert text(engine) == text(plain)
+        assert sampled(engine, PROMPT) == sampled(plain, PROMPT)
     with load() as plain, load(kv_policy=QUEST) as engine:
-        first, rest = text(engine)[0], text(plain)
+        first, rest = sampled(engine, PROMPT)[0], sampled(plain, PROMPT)
         assert first == rest[0]  # a prompt is read whole
-        assert text(engine)[1:] != rest[1:]
+        assert sampled(engine, PROMPT)[1:] != rest[1:]
         assert engine.score(PROMPT, PROMPT[:5]) == plain.score(PROMPT, PROMPT[:5])
 
 
-def test_a_full_context_is_shifted(load):
+def test_context_shift_selects_pages_anew(load):
     """After a context shift tokens continue to select pages."""
     with load(kv_policy=QUEST, context=90) as engine:
         more = replace(GREEDY, max_tokens=60)
@@ -101,11 +96,11 @@ def test_a_full_context_is_shifted(load):
         assert engine.model.method.dense_until[0] < len(engine.text.held)
 
 
-def test_a_fork_and_a_removal_make_pages_anew(load):
+def test_forks_and_removals_update_page_extremes(load):
     """Extremes are those of a sequence's present keys, whatever was there before."""
     with load(kv_policy=QUEST) as engine:
         cells, pages = engine.model.cells, engine.model.method
-        text(engine)
+        sampled(engine, PROMPT)
         cells.copy(0, 1, end=30)
         assert pages.stale([0, 1]).tolist() == [[14, 14], [0, 7], [0, 0]]
         cells.remove(0, begin=22)

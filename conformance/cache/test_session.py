@@ -49,7 +49,7 @@ def engine(model):
 
 
 @pytest.fixture
-def other(model):
+def other_engine(model):
     """Another engine, of another size, whose cells are out of order."""
     with Engine.load(model, **{**OPTIONS, "threads": 2, "context": 50, "batch": 4}) as loaded:
         list(loaded.stream(range(3, 30), SamplingParams(n=2, max_tokens=5, seed=1)))
@@ -89,23 +89,23 @@ def refusal(engine: Engine, path: Path) -> str:
 
 
 @pytest.mark.parametrize("params", SAMPLING.values(), ids=SAMPLING.keys())
-def test_goes_on_as_if_never_stopped(engine, other, tmp_path, params):
+def test_resumed_generation_equals_an_uninterrupted_one(engine, other_engine, tmp_path, params):
     """Saved after some tokens and restored elsewhere, a generation samples the same tokens from the
     same bits, and evaluates nothing twice."""
     path = tmp_path / "talk.session"
     begun = drawn(engine, PROMPT, 6, **params)
     save(engine, path)
     going_on = drawn(engine, PROMPT + [token for token, _ in begun], 9, resume=True, **params)
-    tokens = restore(other, path)
+    tokens = restore(other_engine, path)
     assert tokens == PROMPT + [token for token, _ in begun]
-    assert drawn(other, tokens, 9, resume=True, **params) == going_on
-    assert other.timings.prompt.tokens == 1
+    assert drawn(other_engine, tokens, 9, resume=True, **params) == going_on
+    assert other_engine.timings.prompt.tokens == 1
     if "unseeded" not in params and ("seed" in params or params["temperature"] == 0):
         engine.reset()
         assert drawn(engine, PROMPT, 15, **params) == begun + going_on
 
 
-def test_saved_in_the_midst(engine, other, tmp_path):
+def test_a_generation_is_saved_at_any_token(engine, other_engine, tmp_path):
     """A generation left at any token is saved with all tokens that it returned."""
     params = SamplingParams(temperature=0, max_tokens=12)
     whole = [piece.token for piece in engine.stream(PROMPT, params)]
@@ -115,23 +115,25 @@ def test_saved_in_the_midst(engine, other, tmp_path):
         given = [next(running).token for _ in range(count)]
         running.close()
         save(engine, tmp_path / "talk.session")
-        tokens = restore(other, tmp_path / "talk.session")
+        tokens = restore(other_engine, tmp_path / "talk.session")
         assert tokens == PROMPT + given
-        rest = other.stream(tokens, replace(params, max_tokens=12 - count), resume=True)
+        rest = other_engine.stream(tokens, replace(params, max_tokens=12 - count), resume=True)
         assert given + [piece.token for piece in rest] == whole
 
 
-def test_nothing_to_save(engine, other, tmp_path):
+def test_an_empty_session_is_saved(engine, other_engine, tmp_path):
     """An engine without a text saves an empty session."""
     save(engine, tmp_path / "empty.session")
-    assert restore(other, tmp_path / "empty.session") == []
-    assert drawn(other, PROMPT, 4, temperature=0.0) == drawn(engine, PROMPT, 4, temperature=0.0)
+    assert restore(other_engine, tmp_path / "empty.session") == []
+    assert drawn(other_engine, PROMPT, 4, temperature=0.0) == drawn(
+        engine, PROMPT, 4, temperature=0.0
+    )
 
 
-def test_saved_again_is_the_same_file(other, saved, tmp_path):
+def test_saving_a_restored_session_gives_the_same_file(other_engine, saved, tmp_path):
     """Restoring and saving gives the file back, byte for byte."""
-    restore(other, saved)
-    save(other, tmp_path / "again.session")
+    restore(other_engine, saved)
+    save(other_engine, tmp_path / "again.session")
     assert (tmp_path / "again.session").read_bytes() == saved.read_bytes()
 
 
@@ -147,8 +149,8 @@ def test_other_models_are_refused(saved, model, tmp_path):
     copy = shutil.copy(model, tmp_path / "copy.gguf")
     with Engine.load(copy, **OPTIONS) as same:
         assert restore(same, saved)[: len(PROMPT)] == PROMPT
-    for other in (replace(SMALL, seed=10), replace(SMALL, format="Q8_0")):
-        with Engine.load(other.write(tmp_path / "other.gguf"), **OPTIONS) as engine:
+    for changed in (replace(SMALL, seed=10), replace(SMALL, format="Q8_0")):
+        with Engine.load(changed.write(tmp_path / "other.gguf"), **OPTIONS) as engine:
             assert refusal(engine, saved) == "this session is of another model"
 
 

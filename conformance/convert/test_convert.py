@@ -68,8 +68,8 @@ def out(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-def test_weights_arrive_bit_for_bit(tmp_path, out, dtype):
-    """In the format that they come in, matrices keep their bits; vectors become F32."""
+def test_weights_are_converted_bit_for_bit(tmp_path, out, dtype):
+    """Matrices keep their format and bits; vectors become F32."""
     convert(write_folder(SMALL, tmp_path / "model", dtype), out, dtype)
     found, layout = tensors(out), FORMATS[dtype]
     for ours, theirs in SAMPLES.items():
@@ -83,7 +83,7 @@ def test_weights_arrive_bit_for_bit(tmp_path, out, dtype):
     assert len(found) == len(SMALL.weights())
 
 
-def test_queries_and_keys_are_turned_head_by_head(folder, out):
+def test_rope_rows_are_permuted_by_head(folder, out):
     """Row 2i of a head was row i, row 2i + 1 was row i + head_dim / 2."""
     convert(folder, out, "F32")
     stored = tensors(out)["blk.0.attn_q.weight"][1].view(np.float32)
@@ -96,8 +96,8 @@ def test_queries_and_keys_are_turned_head_by_head(folder, out):
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_shards_give_the_same_file(folder, tmp_path, out, index):
-    """Several files, with an index or counted, are one model; so are rows a few at a time."""
+def test_sharded_checkpoints_give_the_same_file(folder, tmp_path, out, index):
+    """Several files, with an index or numbered, are one model, in pieces of any size."""
     convert(folder, out, "Q8_0", "name")
     parts = write_folder(SMALL, tmp_path / "parts", shards=3, index=index)
     with pytest.MonkeyPatch.context() as patch:
@@ -106,7 +106,7 @@ def test_shards_give_the_same_file(folder, tmp_path, out, index):
     assert out.read_bytes() == (tmp_path / "parts.gguf").read_bytes()
 
 
-def test_blocks_are_those_of_the_gguf_package(tmp_path, out):
+def test_q8_0_blocks_equal_the_gguf_package(tmp_path, out):
     """Q8_0 is quantised as llama.cpp's own package does."""
     checkpoint = CHECKPOINTS["blocks"]
     done = convert(write_folder(checkpoint, tmp_path / "model"), out, "Q8_0")
@@ -117,8 +117,8 @@ def test_blocks_are_those_of_the_gguf_package(tmp_path, out):
     assert np.array_equal(stored, wanted)
 
 
-def test_rows_of_no_whole_blocks_fall_back(folder, out):
-    """Rows of 48 cannot be Q8_0: they are F16, and it is said of which tensors."""
+def test_rows_with_partial_blocks_fall_back_to_f16(folder, out):
+    """Rows of 48 cannot be Q8_0: they are stored as F16, and a note names these tensors."""
     done = convert(folder, out, "Q8_0")
     kinds = {kind for kind, stored in tensors(out).values() if stored.ndim == 2}
     assert kinds == {"F16"}
@@ -126,8 +126,8 @@ def test_rows_of_no_whole_blocks_fall_back(folder, out):
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_tied_embeddings_have_no_output(tmp_path, out, kept):
-    """Whether or not the checkpoint holds the embedding twice."""
+def test_tied_embeddings_have_no_output_tensor(tmp_path, out, kept):
+    """There is no output tensor, whether or not the checkpoint stores the embedding twice."""
     checkpoint = CHECKPOINTS["tied"]
     folder = write_folder(checkpoint, tmp_path / "model")
     weights = checkpoint.weights()
@@ -139,8 +139,8 @@ def test_tied_embeddings_have_no_output(tmp_path, out, kept):
     assert "output.weight" not in tensors(out)
 
 
-def test_constants_are_as_llama_cpp_writes_them(folder, out):
-    """Keys of the model's sizes, and of the file itself."""
+def test_metadata_equals_llama_cpps(folder, out):
+    """The keys of the model's sizes, and of the file itself, are those of llama.cpp's converter."""
     convert(folder, out, "BF16", "Small")
     found = metadata(out)
     wanted = {
@@ -156,8 +156,8 @@ def test_constants_are_as_llama_cpp_writes_them(folder, out):
     assert found["llama.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-5)
 
 
-def test_a_model_has_its_folders_name(folder, tmp_path, out):
-    """In Hugging Face's cache that is a hash, and the model's name stands above."""
+def test_a_model_is_named_after_its_folder(folder, tmp_path, out):
+    """In Hugging Face's cache the folder is a hash, and the model's name is the one above it."""
     convert(folder, out)
     assert metadata(out)["general.name"] == "model"
     cached = tmp_path / "models--org--Small-1M" / "snapshots" / "0123abc"
@@ -166,8 +166,8 @@ def test_a_model_has_its_folders_name(folder, tmp_path, out):
 
 
 @pytest.mark.parametrize("scaling", [LLAMA3, YARN, {"type": "linear", "factor": 2.0}, None])
-def test_both_spellings_of_rope_give_the_same_file(tmp_path, out, scaling):
-    """rope_theta and rope_scaling of transformers 4, rope_parameters of 5."""
+def test_old_and_new_rope_fields_give_the_same_file(tmp_path, out, scaling):
+    """transformers 4 has rope_theta and rope_scaling, transformers 5 rope_parameters."""
     old = replace(SMALL, rope_theta=5e5, rope_scaling=scaling)
     convert(write_folder(old, tmp_path / "model"), out, "F32")
     parameters = {"rope_theta": 5e5, **(scaling or {"rope_type": "default"})}
@@ -183,13 +183,13 @@ def rewrite(folder: Path, name: str = "config.json", **fields: Any) -> None:
     write_json(path, (json.loads(path.read_bytes()) if path.exists() else {}) | fields)
 
 
-def reweigh(folder: Path, **changed: Array | None) -> None:
+def reweight(folder: Path, **changed: Array | None) -> None:
     """Other weights: of another value, or None for none."""
     weights = SMALL.weights() | {name.replace("__", "."): w for name, w in changed.items()}
     write_weights(folder, {n: w for n, w in weights.items() if w is not None})
 
 
-def cut(path: Path, size: int) -> None:
+def truncate(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
 
@@ -199,7 +199,7 @@ def with_one(value: float) -> Array:
     return weight
 
 
-def shards_but_one(folder: Path, index: bool) -> None:
+def remove_a_shard(folder: Path, index: bool) -> None:
     (folder / "model.safetensors").unlink()
     write_weights(folder, SMALL.weights(), shards=3, index=index)
     (folder / "model-00002-of-00003.safetensors").unlink()
@@ -348,15 +348,15 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "rope of a part": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     "odd sizes": ({"num_key_value_heads": 3}, "no multiple of head_count_kv 3"),
 }  # fmt: skip
-Spoil = Callable[[Path], object]
-FAULTS: dict[str, tuple[Spoil, str]] = {
+Corrupt = Callable[[Path], object]
+FAULTS: dict[str, tuple[Corrupt, str]] = {
     "no folder": (lambda f: f.rename(f.with_name("gone")), "model: this is not a folder"),
     "no config": (lambda f: (f / "config.json").unlink(), "config.json: cannot be read: no such"),
-    "config no JSON": (lambda f: cut(f / "config.json", 20), "config.json: this is not JSON"),
+    "config no JSON": (lambda f: truncate(f / "config.json", 20), "config.json: this is not JSON"),
     "config a list": (lambda f: write_json(f / "config.json", []), "want a JSON object, got list"),
     **{name: (partial(rewrite, **fields), line) for name, (fields, line) in CONFIGS.items()},
-    "a missing shard": (lambda f: shards_but_one(f, True), "00002-of-00003.* shard is missing"),
-    "a shard not counted": (lambda f: shards_but_one(f, False), "00002-of-00003.* is missing"),
+    "a missing shard": (lambda f: remove_a_shard(f, True), "00002-of-00003.* shard is missing"),
+    "a shard not counted": (lambda f: remove_a_shard(f, False), "00002-of-00003.* is missing"),
     "a strange shard": (
         lambda f: rewrite(f, "model.safetensors.index.json", weight_map={"a": "../x"}),
         "'../x' is not a file beside it",
@@ -378,7 +378,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
         "another shard has a tensor 'lm_head.weight', too",
     ),
     "cut short": (
-        lambda f: cut(f / "model.safetensors", 60_000),
+        lambda f: truncate(f / "model.safetensors", 60_000),
         "model.safetensors: not a whole safetensors file",
     ),
     "a pointer": (
@@ -387,21 +387,21 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "there are no weights"),
     "integers": (as_integers, "is I32; readable are F32, F16, BF16"),
-    "a tensor missing": (lambda f: reweigh(f, lm_head__weight=None), "lm_head.weight is missing"),
+    "a tensor missing": (lambda f: reweight(f, lm_head__weight=None), "lm_head.weight is missing"),
     "a tensor too many": (
-        lambda f: reweigh(f, model__layers__0__input_layernorm__bias=np.zeros(48, np.float32)),
+        lambda f: reweight(f, model__layers__0__input_layernorm__bias=np.zeros(48, np.float32)),
         "tensor model.layers.0.input_layernorm.bias has no place",
     ),
     "another shape": (
-        lambda f: reweigh(f, lm_head__weight=np.zeros((67, 47), np.float32)),
+        lambda f: reweight(f, lm_head__weight=np.zeros((67, 47), np.float32)),
         r"lm_head.weight is \[67, 47\], not \[67, 48\]",
     ),
     "NaN": (
-        lambda f: reweigh(f, **{Q_PROJ.replace(".", "__"): with_one(np.nan)}),
+        lambda f: reweight(f, **{Q_PROJ.replace(".", "__"): with_one(np.nan)}),
         f"{Q_PROJ}: element 5 of row 3 is nan",
     ),
     "too large": (
-        lambda f: reweigh(f, **{Q_PROJ.replace(".", "__"): with_one(-65536.0)}),
+        lambda f: reweight(f, **{Q_PROJ.replace(".", "__"): with_one(-65536.0)}),
         f"{Q_PROJ}: element 5 of row 3 is -65536, which F16 cannot hold",
     ),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "there is no tokenizer"),
@@ -421,11 +421,11 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("spoil", "line"), FAULTS.values(), ids=FAULTS)
-def test_bad_folders_give_one_line(folder, out, spoil, line):
-    """Which names the file and the fault; an older file stays, and nothing else is there."""
+@pytest.mark.parametrize(("corrupt", "line"), FAULTS.values(), ids=FAULTS)
+def test_bad_folders_are_refused(folder, out, corrupt, line):
+    """One line names the file and the error; an older output file stays, and no other."""
     out.write_bytes(b"older")
-    spoil(folder)
+    corrupt(folder)
     before = sorted(path.name for path in out.parent.iterdir())
     with pytest.raises(CheckpointError, match=line) as caught:
         convert(folder, out, "F16")
@@ -434,8 +434,8 @@ def test_bad_folders_give_one_line(folder, out, spoil, line):
     assert sorted(path.name for path in out.parent.iterdir()) == before
 
 
-def test_pickles_give_the_same_file(folder, tmp_path, out):
-    """PyTorch's own files, without PyTorch; what is no table of tensors is refused."""
+def test_pickled_checkpoints_give_the_same_file(folder, tmp_path, out):
+    """PyTorch's files are read without PyTorch; a pickle that is no state dict is refused."""
     convert(folder, out, "F32")
     pickle = folder / "pytorch_model.bin"
     torch_archive.save(OrderedDict(SMALL.weights()), pickle)
@@ -455,8 +455,8 @@ def test_pickles_give_the_same_file(folder, tmp_path, out):
         convert(folder, out, progress=lambda *_: os.truncate(pickle, 2000))
 
 
-def test_a_folder_that_changes_is_refused(folder, out):
-    """A shard that is written to while it is read."""
+def test_a_shard_modified_while_it_is_read_is_refused(folder, out):
+    """A shard that is written to while it is read ends the conversion with an error."""
     weights = folder / "model.safetensors"
     with pytest.raises(CheckpointError, match="changed while it was read"):
         convert(folder, out, progress=lambda *_: os.utime(weights, (1, 1)))
@@ -465,8 +465,8 @@ def test_a_folder_that_changes_is_refused(folder, out):
     assert not out.exists()
 
 
-def test_what_cannot_be_written_is_not(folder, tmp_path):
-    """A folder, a missing one, a file of the model; nothing is left of it."""
+def test_invalid_output_paths_are_refused(folder, tmp_path):
+    """A folder, a missing one, and a file of the checkpoint are refused; nothing is left."""
     weights = folder / "model.safetensors"
     before = weights.read_bytes()
     for place, line in (
@@ -479,15 +479,15 @@ def test_what_cannot_be_written_is_not(folder, tmp_path):
     assert weights.read_bytes() == before
 
 
-def test_a_full_disk_leaves_nothing(folder, out):
-    """No room for more than 4096 bytes."""
+def test_a_full_disk_leaves_no_file(folder, out):
+    """When the disk is full after 4096 bytes, no partial file is left."""
     with full_after(4096), pytest.raises(OutputError, match="cannot be written: file too large"):
         convert(folder, out)
     assert sorted(path.name for path in out.parent.iterdir()) == ["model"]
 
 
-def test_the_command_says_what_it_wrote(folder, out):
-    """To people and to programs."""
+def test_the_command_reports_the_file(folder, out):
+    """It prints a line for people, and JSON for programs."""
     run = CliRunner().invoke
     told = run(app, ["convert", str(folder), str(out), "--outtype", "q8_0", "--json"])
     found = json.loads(told.stdout)
@@ -498,8 +498,8 @@ def test_the_command_says_what_it_wrote(folder, out):
     assert run(app, ["convert", str(folder), str(out), "--outtype", "q9"]).exit_code == 2
 
 
-def test_every_family_is_listed():
-    """`--print-supported-models` needs nothing else."""
+def test_supported_models_are_listed():
+    """`--print-supported-models` needs no other argument."""
     told = CliRunner().invoke(app, ["convert", "--print-supported-models"])
     assert told.exit_code == 0
     for family in FAMILIES:

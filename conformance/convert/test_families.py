@@ -34,9 +34,10 @@ from engine.convert.table import family_of
 from engine.gguf.file import GGUFFile
 
 
-def test_groups_become_queries_keys_and_values(tmp_path):
-    """A group is its queries, one key and one value; GGUF wants all queries, all keys, all values.
-    The norm of attention is the second, where the 7B has but the first."""
+def test_falcon_qkv_is_ungrouped(tmp_path):
+    """A group of Falcon's fused tensor is its queries, one key and one value; GGUF stores all
+    queries, all keys, all values. The norm of attention is the second of the 40B, and the only one
+    of the 7B."""
     out = tmp_path / "model.gguf"
     convert(written(tmp_path / "model", FALCON, falcon()), out, "F32")
     heads = np.arange((HEADS + 2 * GROUPS) * SIZE).reshape(GROUPS, HEADS // GROUPS + 2, SIZE)
@@ -54,9 +55,9 @@ def test_groups_become_queries_keys_and_values(tmp_path):
     assert "hidden_activation" not in keys
 
 
-def test_heads_become_queries_keys_and_values(tmp_path):
-    """GPT-NeoX has a head's query, key and value together, in weights and biases; a part of each
-    head turns, by a base of another name."""
+def test_gpt_neox_qkv_is_ungrouped(tmp_path):
+    """GPT-NeoX stores a head's query, key and value together, in weights and biases; RoPE applies
+    to a part of each head, with a base under another name."""
     out = tmp_path / "model.gguf"
     convert(written(tmp_path / "model", NEOX, neox()), out, "F32")
     wanted = np.arange(3 * HIDDEN).reshape(HEADS, 3, SIZE).swapaxes(0, 1).ravel()
@@ -69,8 +70,8 @@ def test_heads_become_queries_keys_and_values(tmp_path):
     assert keys["use_parallel_residual"] is True
 
 
-def test_gpt2s_matrices_turn(tmp_path):
-    """Its checkpoint has inputs as rows; GGUF's rows are outputs."""
+def test_gpt2_matrices_are_transposed(tmp_path):
+    """GPT-2's checkpoint has inputs as rows; GGUF's rows are outputs."""
     out, weights = tmp_path / "model.gguf", gpt2()
     convert(written(tmp_path / "model", GPT2, weights), out, "F32")
     with GGUFFile(out) as file:
@@ -82,8 +83,8 @@ def test_gpt2s_matrices_turn(tmp_path):
     assert (keys["context_length"], keys["feed_forward_length"]) == (30, 40)
 
 
-def test_opt_is_written_as_powerinfer_writes_it(tmp_path):
-    """Names, the table of positions with two rows more, and a context that counts them."""
+def test_opt_is_converted_as_by_powerinfer(tmp_path):
+    """Names are PowerInfer's; positions have two more rows, which the context counts."""
     out = tmp_path / "model.gguf"
     convert(written(tmp_path / "model", OPT, opt()), out, "F16")
     with GGUFFile(out) as file:
@@ -96,8 +97,8 @@ def test_opt_is_written_as_powerinfer_writes_it(tmp_path):
     assert block == {f"blk.0.{part}.{kind}" for part in parts for kind in ("weight", "bias")}
 
 
-def test_qwens_rows_stay(tmp_path):
-    """Rope turns halves of a head in both, so no row moves; norms of heads have their places."""
+def test_qwen_rows_are_not_permuted(tmp_path):
+    """RoPE rotates halves of a head in both formats, so no row moves; norms of heads are kept."""
     checkpoint, out = CHECKPOINTS["grouped_query"], tmp_path / "model.gguf"
     folder = write_folder(checkpoint, tmp_path / "model", architecture="Qwen3ForCausalLM")
     layers, weights = "model.layers.{}.self_attn.{}", checkpoint.weights()
@@ -114,15 +115,15 @@ def test_qwens_rows_stay(tmp_path):
 
 
 @pytest.mark.parametrize("factors", [None, [1.0], [1.0, 0.0], [1.0, "2"]])
-def test_long_ropes_divisors(factors):
-    """There are as many as rope has frequencies."""
+def test_longrope_divisors_have_one_per_frequency(factors):
+    """There are as many divisors as RoPE has frequencies."""
     rope = {"type": "su", "short_factor": [1.0, 2.0], "long_factor": factors}
     with pytest.raises(CheckpointError, match="long_factor must be 2 positive numbers"):
         divisors(Fields({"rope_scaling": rope}, "config.json"), 4)
 
 
-def test_gemmas_norms_are_one_more(tmp_path):
-    """The checkpoint's norms lack the 1 that GGUF's have; no row moves, and gelu is its tanh."""
+def test_gemma_norms_are_stored_plus_one(tmp_path):
+    """The checkpoint's norms lack the 1 that GGUF's have; the activation is GELU's tanh form."""
     checkpoint, out = CHECKPOINTS["grouped_query"], tmp_path / "model.gguf"
     fields = {"architecture": "GemmaForCausalLM", "hidden_act": "gelu"}
     folder = write_folder(checkpoint, tmp_path / "model", **fields)
@@ -139,8 +140,8 @@ def test_gemmas_norms_are_one_more(tmp_path):
             assert_array_equal(stored, weights[f"{theirs}.weight"] + np.float32(more))
 
 
-def test_gemmas_two_ropes_are_read_either_way():
-    """Up to version 4 of transformers bases are fields, from 5 on objects by kind of layer."""
+def test_gemma3_rope_fields_of_both_versions():
+    """transformers 4 has a field for each RoPE base, transformers 5 objects by layer type."""
     stretched = {"rope_type": "linear", "factor": 8.0}
     fields = asdict(CHECKPOINTS["grouped_query"]) | {"architectures": ["Gemma3ForCausalLM"]}
     del fields["rope_theta"], fields["rope_scaling"]
@@ -158,7 +159,7 @@ def test_gemmas_two_ropes_are_read_either_way():
         assert (rope["gemma3.rope.freq_base"], rope["gemma3.rope.freq_base_swa"]) == bases
 
 
-def test_the_text_of_a_model_that_sees(tmp_path):
+def test_text_part_of_a_vision_model(tmp_path):
     """Its fields and tensors stand under names of their own, of which there are two kinds; what
     sees is left out, as a note says: the file is that of the text alone, bit for bit."""
     checkpoint, seen = (
@@ -195,8 +196,8 @@ def test_the_text_of_a_model_that_sees(tmp_path):
         assert file.metadata["mistral3.attention.temperature_scale"] == pytest.approx(0.1)
 
 
-def test_sizes_that_gemma_does_not_tell():
-    """The 4B's config.json leaves to transformers what is the 4B's own."""
+def test_gemma3_default_sizes():
+    """The 4B's config.json leaves sizes to transformers' defaults, which are the 4B's."""
     told = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
             "model_type": "gemma3_text", "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
             "sliding_window": 1024}  # fmt: skip
@@ -210,8 +211,8 @@ def test_sizes_that_gemma_does_not_tell():
     assert found == [8, 4, 256, 262208, 131072, 8.0, 1e6]
 
 
-def test_a_base_models_names_are_known(tmp_path):
-    """Saved without its output a model's names lack what they begin with: the same file."""
+def test_base_model_names_without_prefix(tmp_path):
+    """A base model saved without its output has names without a prefix, and gives the same file."""
     weights = opt()
     convert(written(tmp_path / "model", OPT, weights), tmp_path / "a.gguf", name="one")
     base = {name.removeprefix("model."): weight for name, weight in weights.items()}
@@ -346,8 +347,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-def test_starcoders_window_is_told():
-    """No window is no key."""
+def test_starcoder2_window_is_converted():
+    """A sliding window becomes a key; without one there is no key."""
     for window, told in ((64, [64]), (None, [])):
         config = Fields(STARCODER2 | {"sliding_window": window}, "config.json")
         keys = family_of(config).keys(config)
@@ -355,8 +356,8 @@ def test_starcoders_window_is_told():
 
 
 @pytest.mark.parametrize(("config", "line"), FAULTS.values(), ids=FAULTS)
-def test_what_is_refused(tmp_path, config, line):
-    """One line that names the file and what it says; nothing is written."""
+def test_unsupported_configs_are_refused(tmp_path, config, line):
+    """One line names the file and the value that is not supported; nothing is written."""
     weights = falcon() if config["architectures"] == FALCON["architectures"] else opt()
     folder, out = written(tmp_path / "model", config, weights), tmp_path / "model.gguf"
     with pytest.raises(CheckpointError, match=line) as caught:

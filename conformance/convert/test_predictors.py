@@ -70,8 +70,9 @@ def tensors(path: Path) -> dict[str, tuple[str, Array]]:
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0"])
-def test_what_is_in_the_file(model, folder, out, kind, monkeypatch):
-    """Down by neurons, predictors beside it, all else as without them; a few rows at a time."""
+def test_predictors_are_added_to_the_file(model, folder, out, kind, monkeypatch):
+    """Down is transposed and predictors are added; other tensors are as without them, also when
+    converted a few rows at a time."""
     dense = out.with_name("dense.gguf")
     convert(model, dense, kind)
     monkeypatch.setattr(predictors, "PIECE", 1000)
@@ -101,8 +102,8 @@ def logits(path: Path, **options: Any) -> Array:
     return steps.logits(path, SMALL.tokens(9), **options)
 
 
-def test_it_runs(model, folder, out):
-    """With all neurons active it is the dense model; its threshold is the file's."""
+def test_a_converted_model_runs(model, folder, out):
+    """With all neurons active it equals the dense model; its threshold is the file's."""
     convert(model, out, "F32")
     dense = logits(out)
     convert(model, out, "F32", predictors=folder)
@@ -113,8 +114,8 @@ def test_it_runs(model, folder, out):
 
 
 @pytest.mark.parametrize("name", ["Falcon", "OPT"])
-def test_other_families(tmp_path, out, name):
-    """Without a gate, and with biases: that of down goes with it."""
+def test_families_without_gate_and_with_biases(tmp_path, out, name):
+    """Families without gate and with biases are converted; the bias of down is kept."""
     config, weights = {
         "Falcon": (families.FALCON | {"activation": "relu"}, families.falcon()),
         "OPT": (families.OPT, families.opt()),
@@ -136,8 +137,8 @@ def test_other_families(tmp_path, out, name):
         assert dict(runs.config.sparsity.ranks) == {0: 8}
 
 
-def test_another_activation_is_told(tmp_path, folder, out):
-    """PowerInfer runs ReLU whatever the model was trained with, and so does the engine."""
+def test_another_activation_is_noted(tmp_path, folder, out):
+    """PowerInfer and the engine run ReLU whatever the model was trained with: a note says so."""
     model = write_folder(SMALL, tmp_path / "model", hidden_act="silu")
     done = convert(model, out, predictors=folder)
     assert done.notes == ["its activation is swiglu; a sparse model runs with reglu"]
@@ -164,8 +165,8 @@ SHAPES = {  # of fc1 or fc2 in the first block, and what it should be
     "no rank": ("fc1", (0, HIDDEN), (1, HIDDEN)),
     "one dimension": ("fc1", (32,), (32, HIDDEN)),
 }
-Spoil = Callable[[Path], object]
-FAULTS: dict[str, tuple[Spoil, str]] = {
+Corrupt = Callable[[Path], object]
+FAULTS: dict[str, tuple[Corrupt, str]] = {
     "no folder": (lambda f: f.rename(f.with_name("gone")), "s: this is not a folder; want that of"),
     "a layer missing": (
         lambda f: (f / "model_1.pt").unlink(), "s/model_1.pt: there is no such file"
@@ -222,11 +223,11 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("spoil", "line"), FAULTS.values(), ids=FAULTS)
-def test_bad_predictors_give_one_line(model, folder, out, spoil, line):
-    """Which names the file; an older file stays, and nothing else is there."""
+@pytest.mark.parametrize(("corrupt", "line"), FAULTS.values(), ids=FAULTS)
+def test_bad_predictors_are_refused(model, folder, out, corrupt, line):
+    """One line names the file; an older output file stays, and no other file is left."""
     out.write_bytes(b"older")
-    spoil(folder)
+    corrupt(folder)
     before = sorted(path.name for path in out.parent.iterdir())
     with pytest.raises(CheckpointError) as caught:
         convert(model, out, predictors=folder)
@@ -237,8 +238,8 @@ def test_bad_predictors_give_one_line(model, folder, out, spoil, line):
     assert sorted(path.name for path in out.parent.iterdir()) == before
 
 
-def test_a_predictor_that_changes_is_refused(model, folder, out):
-    """While it is read; and none is written over."""
+def test_a_predictor_modified_while_it_is_read_is_refused(model, folder, out):
+    """A predictor that changes while it is read is an error, and none may be the output file."""
     file = folder / "model_1.pt"
     with pytest.raises(CheckpointError, match=r"model_1\.pt: it was changed while it was read"):
         convert(model, out, predictors=folder, progress=lambda *_: os.utime(file, (1, 1)))
@@ -249,7 +250,7 @@ def test_a_predictor_that_changes_is_refused(model, folder, out):
     assert not out.exists()
 
 
-def test_the_command(model, folder, out):
+def test_the_command_reports_predictors(model, folder, out):
     words = ["convert", str(model), str(out), "--predictors", str(folder), "--json"]
     told = CliRunner().invoke(app, words)
     assert told.exit_code == 0, told.stderr

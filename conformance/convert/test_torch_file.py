@@ -1,4 +1,4 @@
-"""PyTorch's files: what is in them arrives without PyTorch, and nothing in them runs."""
+"""PyTorch's checkpoint files are read without PyTorch, and no code in them runs."""
 
 import pickle
 import zipfile
@@ -26,7 +26,7 @@ MATRIX = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
 def expected(array: Array) -> Array:
-    """As `StoredTensor.whole` has it: words of 16 bits are bfloat16."""
+    """The values as `StoredTensor.whole` gives them: 16-bit words are bfloat16."""
     if array.dtype == np.uint16:
         stored = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return FORMATS["BF16"].dequantise(stored).reshape(array.shape)
@@ -36,8 +36,8 @@ def expected(array: Array) -> Array:
 @given(
     st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3), st.booleans(), st.integers(0)
 )
-def test_tensors_arrive(tmp_path_factory, dtype, dims, turned, seed):
-    """Of any type and shape, whole and by rows, also where rows are columns in memory."""
+def test_tensors_of_any_type_and_layout_are_read(tmp_path_factory, dtype, dims, turned, seed):
+    """Tensors of any type, shape and strides are read whole and by rows."""
     path = tmp_path_factory.getbasetemp() / "tensor.pt"
     values = np.random.default_rng(seed).integers(0, 1000, dims).astype(dtype)
     array = values.T if turned else values
@@ -52,8 +52,8 @@ def test_tensors_arrive(tmp_path_factory, dtype, dims, turned, seed):
         assert_array_equal(tensor.rows(first, last), want[first:last])
 
 
-def test_tables_and_what_is_beside_tensors(tmp_path):
-    """Tables within tables, lists, texts and numbers are what they were."""
+def test_nested_tables_and_other_objects_are_read(tmp_path):
+    """Nested tables, lists, texts and numbers next to tensors are restored."""
     path = tmp_path / "state.pt"
     state = OrderedDict(a=MATRIX, b={"c": [1, 2.5, "d", None, True, MATRIX[0]]})
     torch_archive.save(state, path)
@@ -66,9 +66,8 @@ def test_tables_and_what_is_beside_tensors(tmp_path):
     assert_array_equal(row.read(), MATRIX[0])
 
 
-def test_pytorchs_own_files(tmp_path):
-    """Modules' tables, parameters, parts of tensors, and types; and it reads what stands in for it
-    here."""
+def test_files_saved_by_pytorch_are_read(tmp_path):
+    """Modules' state dicts, parameters and views are read, and PyTorch reads our stand-in's."""
     torch = pytest.importorskip("torch")
     path = tmp_path / "saved.pt"
     wide = torch.arange(60.0).reshape(6, 10)
@@ -99,7 +98,7 @@ def test_pytorchs_own_files(tmp_path):
         load(path)
 
 
-class Rogue:
+class MaliciousPickle:
     """Writes a file when it is unpickled."""
 
     def __init__(self, place: Path) -> None:
@@ -109,8 +108,8 @@ class Rogue:
         return Path.touch, (self.place,)
 
 
-def test_nothing_is_run(tmp_path):
-    torch_archive.save({"a": MATRIX, "b": Rogue(tmp_path / "run")}, tmp_path / "rogue.pt")
+def test_no_pickled_code_is_run(tmp_path):
+    torch_archive.save({"a": MATRIX, "b": MaliciousPickle(tmp_path / "run")}, tmp_path / "rogue.pt")
     with pytest.raises(
         TorchFileError, match=r"it holds .*, which is neither a tensor nor a container"
     ):
@@ -175,17 +174,17 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("spoil", "line"), FAULTS.values(), ids=FAULTS)
-def test_refused(tmp_path, spoil, line):
-    """One line that names the file."""
+@pytest.mark.parametrize(("corrupt", "line"), FAULTS.values(), ids=FAULTS)
+def test_unsupported_files_are_refused(tmp_path, corrupt, line):
+    """One line names the file."""
     path = tmp_path / "bad.pt"
-    spoil(path)
+    corrupt(path)
     assert line in refusal(TorchFileError, path, load, path)
 
 
 @given(st.data())
-def test_damage_is_one_line_or_harmless(tmp_path_factory, data):
-    """Bytes that change and ends that are missing: either it is said, or tensors are whole."""
+def test_damaged_files_are_refused_or_whole(tmp_path_factory, data):
+    """With changed bytes or a missing end, the file is refused, or its tensors are complete."""
     path = tmp_path_factory.getbasetemp() / "damaged.pt"
     torch_archive.save({"a": MATRIX, "b": MATRIX.astype(np.float16)}, path)
     content = bytearray(path.read_bytes())
@@ -197,7 +196,7 @@ def test_damage_is_one_line_or_harmless(tmp_path_factory, data):
             assert tensor.read().shape == tensor.dims
 
 
-def test_cut_short_while_it_is_read(tmp_path):
+def test_truncation_while_reading_is_an_error(tmp_path):
     path = tmp_path / "state.pt"
     torch_archive.save(MATRIX, path)
     tensor = load(path)

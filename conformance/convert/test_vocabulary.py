@@ -48,7 +48,7 @@ FALCON = {
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder of no tokenizer yet."""
+    """A folder without a tokenizer."""
     write_json(tmp_path / "config.json", {})
     write_safetensors(tmp_path / "model.safetensors", {"x": ("F32", np.zeros(1, np.float32))})
     return tmp_path
@@ -59,9 +59,9 @@ def converted(folder: Path, size: int) -> tuple[dict[str, Any], list[str]]:
     return {key: value for key, (_, value) in keys.items()}, notes
 
 
-def pieces(metadata: dict[str, Any]) -> dict[str, Any]:
-    """tokenizer.json of a SentencePiece vocabulary: all pairs that make a token, likeliest first,
-    which is how transformers makes it."""
+def spm_tokenizer_json(metadata: dict[str, Any]) -> dict[str, Any]:
+    """tokenizer.json of a SentencePiece vocabulary as transformers makes it: all pairs that make a
+    token, the likeliest first."""
     texts, types, scores = (
         metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type", "scores")
     )
@@ -85,14 +85,14 @@ REAL: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", [*REAL, "llama-spm"])
-def test_real_vocabularies_give_the_models_own_ids(folder, name):
+def test_converted_real_vocabularies_give_the_models_ids(folder, name):
     """A tokenizer.json made of a real vocabulary gives the ids that its model's tokenizer gives."""
     source = real_metadata(name)
     if name in REAL:
         pre, rest, called = REAL[name]
         file = byte_level(source, pre, **rest)
     else:
-        file, called = pieces(source), "default"
+        file, called = spm_tokenizer_json(source), "default"
     write_json(folder / "tokenizer.json", file)
     found, notes = converted(folder, len(source["tokenizer.ggml.tokens"]))
     tokenizer, library = (
@@ -107,8 +107,8 @@ def test_real_vocabularies_give_the_models_own_ids(folder, name):
         assert found[f"tokenizer.ggml.{key}"] == source[f"tokenizer.ggml.{key}"]
 
 
-def test_gemmas_texts_are_split_nowhere(folder):
-    """Its spaces are turned into ▁, with none put first, before it would split at them."""
+def test_gemma_has_no_pre_tokenizer(folder):
+    """Gemma replaces spaces by ▁, none at the start, so its pre-tokenizer never splits."""
     texts = ["<unk>", *(f"<0x{i:02X}>" for i in range(256)), "▁", "a", "b", "▁a", "a▁"]
     space = {"pattern": {"String": " "}}
     write_json(folder / "tokenizer.json", {
@@ -145,8 +145,8 @@ def test_sentencepiece_models_keep_their_ids(folder):
     assert found["tokenizer.ggml.remove_extra_whitespaces"] is False
 
 
-def test_sentencepiece_models_of_other_kinds_are_refused(folder):
-    """Only BPE has a place here."""
+def test_sentencepiece_unigram_models_are_refused(folder):
+    """Only BPE models are supported."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["one two three", "two three four"] * 20), model_writer=model,
@@ -158,7 +158,8 @@ def test_sentencepiece_models_of_other_kinds_are_refused(folder):
 
 
 def test_special_tokens_are_found_where_transformers_finds_them(folder):
-    """Names in tokenizer_config.json, ids in config.json, and more ends in generation_config."""
+    """Their names are in tokenizer_config.json, their ids in config.json, and further end tokens in
+    generation_config.json."""
     write_json(folder / "tokenizer.json", small() | {"post_processor": TEMPLATE})
     write_json(folder / "config.json", {"bos_token_id": 0, "eos_token_id": 259, "pad_token_id": 7})
     write_json(folder / "generation_config.json", {"eos_token_id": [259, 257, 9]})
@@ -180,8 +181,9 @@ def test_special_tokens_are_found_where_transformers_finds_them(folder):
     assert found["tokenizer.ggml.add_bos_token"] is False
 
 
-def test_added_tokens_come_from_every_file(folder):
-    """Those that look special are control tokens; ids in between are unused, those behind cut."""
+def test_added_tokens_are_read_from_every_file(folder):
+    """Tokens that look special become control tokens; unused ids get placeholders, and those beyond
+    the vocabulary are cut."""
     write_json(folder / "tokenizer.json", small())
     write_json(folder / "added_tokens.json", {"<tool>": 261})
     decoder = {"262": {"content": "<|tool|>", "special": False}, "263": {"content": "<late>"}}
@@ -195,8 +197,8 @@ def test_added_tokens_come_from_every_file(folder):
 
 
 @pytest.mark.parametrize("jinja", [True, False])
-def test_chat_templates_arrive(folder, jinja):
-    """Of tokenizer_config.json, one or several by name, or of files of their own."""
+def test_chat_templates_are_converted(folder, jinja):
+    """They come from tokenizer_config.json, one or several by name, or files of their own."""
     write_json(folder / "tokenizer.json", small())
     named = [{"name": "default", "template": "one"}, {"name": "tool_use", "template": "two"}]
     write_json(folder / "tokenizer_config.json", {"chat_template": named})
@@ -209,9 +211,9 @@ def test_chat_templates_arrive(folder, jinja):
     assert jinja or converted(folder, 260)[0]["tokenizer.chat_template"] == "four"
 
 
-def test_falcon_cuts_at_punctuation_and_at_three_digits(folder):
+def test_falcon_pre_tokenizer(folder):
     """Its steps have a name in GGUF. A backtick is punctuation, as in the library, and of four
-    digits three stand together, whatever merges there are."""
+    digits three stay together, whatever merges there are."""
     merges = [("!", "`"), ("1", "2"), ("12", "3"), ("3", "4")]
     texts = [*sorted(Library.from_str(json.dumps(EMPTY)).pre_tokenizer.alphabet())]
     texts += ["".join(pair) for pair in merges]
@@ -228,9 +230,9 @@ def test_falcon_cuts_at_punctuation_and_at_three_digits(folder):
     assert ids == library.encode("!`1234").ids == [texts.index(t) for t in ("!`", "123", "4")]
 
 
-def test_bloom_cuts_at_marks(folder):
-    """A word is what lies between spaces and marks, with the space before it; what lies between
-    words is one piece."""
+def test_bloom_pre_tokenizer(folder):
+    """A word is what lies between spaces and punctuation, with the space before it; the characters
+    between words are one piece."""
     pattern = " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
     file = small() | {"pre_tokenizer": split(pattern)}
     file["model"]["ignore_merges"] = False
@@ -242,8 +244,8 @@ def test_bloom_cuts_at_marks(folder):
     assert words == ["a's", "\u0120b1", ",\u0120(", "c", "|", "d", ")..", "e"]
 
 
-def test_older_files_are_the_same_vocabulary(folder):
-    """vocab.json, merges.txt and special_tokens_map.json give what tokenizer.json gives."""
+def test_older_tokenizer_files_give_the_same_vocabulary(folder):
+    """vocab.json, merges.txt and special_tokens_map.json give the same file as tokenizer.json."""
     file = small()
     file["model"] |= {"ignore_merges": False}
     write_json(folder / "tokenizer.json", file | {"pre_tokenizer": LEVEL})
@@ -264,8 +266,8 @@ def test_older_files_are_the_same_vocabulary(folder):
         converted(folder, 260)
 
 
-def test_what_has_no_key_is_noted(folder):
-    """Composition of characters is not kept; a text that is cut otherwise is shown."""
+def test_settings_without_a_gguf_key_are_noted(folder):
+    """Unicode composition, and texts that would be split differently, have a note."""
     write_json(folder / "tokenizer.json", small() | {"normalizer": NFC})
     _, notes = converted(folder, 260)
     assert len(notes) == 1
@@ -301,8 +303,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("changed", "line"), FAULTS.values(), ids=FAULTS)
-def test_bad_tokenizers_give_one_line(folder, changed, line):
-    """Which names the file."""
+def test_bad_tokenizers_are_refused(folder, changed, line):
+    """One line names the file."""
     file = small()
     if "model" in changed and "vocab" in changed["model"]:
         changed = changed | {"model": file["model"] | changed["model"]}

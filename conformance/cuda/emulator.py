@@ -83,8 +83,7 @@ def _host() -> list[str]:
 
 @cache
 def _header() -> Path:
-    """CUDA's vocabulary, host.h, and its precompiled header: parsing it takes as long as compiling
-    a small kernel."""
+    """CUDA's vocabulary, host.h and its precompiled header, which takes long to parse."""
     text = f'#include "{HERE / "host.h"}"\n'
     words = [text, *COMMON, *KERNEL, *_host()]
 

@@ -97,7 +97,7 @@ def outdated(tmp_path_factory):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_number_outdates_what_it_can_change(outdated, change):
-    """Numbers of grids, shared memory, scratch and supported sizes; and calls of a library."""
+def test_editing_launch_code_invalidates_certificates(outdated, change):
+    """Grids, shared memory, scratch, supported sizes and library calls are bound."""
     expected = CHANGES[change][1]
     assert outdated[change] == expected + (FUSED if expected else [])

@@ -25,8 +25,7 @@ pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 
 
 def capabilities(kernel: CudaKernel, launch: Launch) -> list[int]:
-    """The compute capabilities to compile a source for: one chosen by name, in deep runs all that
-    the kernel supports."""
+    """The compute capabilities to compile a source for: one by name, in deep runs all."""
     able = [capability for capability in CAPABILITIES if capability >= kernel.capability]
     drawn = crc32(f"{launch.source} {launch.format}".encode())
     return able if DEEP else [able[drawn % len(able)]]
@@ -64,7 +63,7 @@ def test_compiles_and_spills_nothing(launch, capability, kernel, record_property
     assert compiled.shared <= MOST_SHARED
 
 
-def test_kept_machine_code_is_whole_and_ours(tmp_path, monkeypatch):
+def test_damaged_cached_cubins_are_recompiled(tmp_path, monkeypatch):
     """Cached machine code that is truncated, writable by others, or of another source is compiled
     anew; functions of one source share a file."""
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
@@ -78,8 +77,8 @@ def test_kept_machine_code_is_whole_and_ours(tmp_path, monkeypatch):
             shutil.copy(f"{another}{end}", f"{path}{end}")
 
     assert another.read_bytes() != whole
-    for spoil in (lambda: path.write_bytes(whole[:-9]), lambda: path.chmod(0o666), exchange):
-        spoil()
+    for corrupt in (lambda: path.write_bytes(whole[:-9]), lambda: path.chmod(0o666), exchange):
+        corrupt()
         assert nvrtc.kept(launch, capability) == path
         assert (path.read_bytes(), path.stat().st_mode & 0o77) == (whole, 0)
     both = (LAUNCHES_OF_ONE[op] for op in ("quantise_activations", "quantise_activations_256"))
@@ -106,7 +105,7 @@ PLAIN = 'extern "C" __global__ void plain(int *out) { *out = 1; }'
         ("PATIENCE", 0.5, "the compiler gave no answer within 0.5 s"),
     ],
 )
-def test_a_compiler_that_runs_away_is_one_line(limit, least, told, tmp_path, monkeypatch):
+def test_a_runaway_compiler_is_stopped(limit, least, told, tmp_path, monkeypatch):
     """It is stopped at its time limit, its memory limit or the caller's timeout; the next request
     works, and nothing is left of the one before."""
     launches = []
@@ -122,7 +121,7 @@ def test_a_compiler_that_runs_away_is_one_line(limit, least, told, tmp_path, mon
     assert nvrtc.compiled(plain, 80).registers
 
 
-def test_ctrl_c_while_it_compiles(tmp_path):
+def test_ctrl_c_ends_the_compiler(tmp_path):
     """Ctrl-C ends the waiting process and the compiler with it."""
     (tmp_path / "endless.cu").write_text(ENDLESS)
     endless = Launch("endless.cu", "endless", "-> out: i32[n]", items("n"), folder=tmp_path)

@@ -30,22 +30,21 @@ TYPES = {0: np.dtype(np.float32), 14: np.dtype(np.uint16)}  # CUDA_R_32F, CUDA_R
 HANDLE, GUARD = 7, 65  # GUARD: elements before and after each matrix
 
 
-def held(address: int, count: int, kind: np.dtype[Any]) -> Array:
+def memory_at(address: int, count: int, kind: np.dtype[Any]) -> Array:
     """`count` elements of memory at this address."""
     return np.frombuffer((ctypes.c_uint8 * (count * kind.itemsize)).from_address(address), kind)
 
 
-def by_columns(address: int, rows: int, columns: int, apart: int, kind: np.dtype[Any]) -> Array:
+def column_major(address: int, rows: int, columns: int, apart: int, kind: np.dtype[Any]) -> Array:
     """A column-major matrix: element (i, j) at i + j * apart; memory ends with the last."""
     assert apart >= max(1, rows)
-    memory = held(address, (columns - 1) * apart + rows, kind)
+    memory = memory_at(address, (columns - 1) * apart + rows, kind)
     itself = (kind.itemsize, apart * kind.itemsize)
     return np.lib.stride_tricks.as_strided(memory, (rows, columns), itself)
 
 
-class Library(ModuleType):
-    """A stand-in for cupy_backends.cuda.libs.cublas on host memory. `failing` is the error of each
-    product."""
+class FakeCublas(ModuleType):
+    """cupy_backends.cuda.libs.cublas on host memory. `failing` is the error of each product."""
 
     CUBLAS_OP_N, CUBLAS_OP_T = OP_N, OP_T
     CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE = POINTER_MODE_HOST, 1
@@ -80,13 +79,13 @@ class Library(ModuleType):
         assert (handle, self.mode) == (HANDLE, POINTER_MODE_HOST)
         assert (TYPES[Atype], TYPES[Btype], TYPES[Ctype]) == (np.uint16, np.uint16, np.float32)
         assert (computeType, algo) == (COMPUTE_32F, GEMM_DEFAULT)
-        self.streams.append(Stream.current)
+        self.streams.append(FakeStream.current)
         if self.failing:
             raise self.CUBLASError(self.failing)
-        one, zero = (held(address, 1, np.dtype(np.float32))[0] for address in (alpha, beta))
-        a = by_columns(A, *((k, m) if transa == OP_T else (m, k)), lda, TYPES[Atype])
-        b = by_columns(B, *((n, k) if transb == OP_T else (k, n)), ldb, TYPES[Btype])
-        c = by_columns(C, m, n, ldc, TYPES[Ctype])
+        one, zero = (memory_at(address, 1, np.dtype(np.float32))[0] for address in (alpha, beta))
+        a = column_major(A, *((k, m) if transa == OP_T else (m, k)), lda, TYPES[Atype])
+        b = column_major(B, *((n, k) if transb == OP_T else (k, n)), ldb, TYPES[Btype])
+        c = column_major(C, m, n, ldc, TYPES[Ctype])
         wide_a, wide_b = (decode_bf16(np.ascontiguousarray(x)).astype(np.float64) for x in (a, b))
         product = (wide_a.T if transa == OP_T else wide_a) @ (
             wide_b.T if transb == OP_T else wide_b
@@ -94,7 +93,7 @@ class Library(ModuleType):
         c[...] = one * product + (zero * c if zero else 0)  # C is not read if beta is zero
 
 
-class Stream:
+class FakeStream:
     """CuPy's Stream: inside its `with` it is the current one."""
 
     current: Any = None
@@ -104,14 +103,14 @@ class Stream:
         self._before: list[Any] = []
 
     def __enter__(self) -> None:
-        self._before.append(Stream.current)
-        Stream.current = self
+        self._before.append(FakeStream.current)
+        FakeStream.current = self
 
     def __exit__(self, *_: object) -> None:
-        Stream.current = self._before.pop()
+        FakeStream.current = self._before.pop()
 
 
-class Card:
+class FakeDevice:
     """CuPy's Device."""
 
     def __init__(self, number: int) -> None:
@@ -122,7 +121,7 @@ class Card:
 
 
 @contextmanager
-def machine(library: Library | None) -> Iterator[Gpu]:
+def fake_gpu(library: FakeCublas | None) -> Iterator[Gpu]:
     """A Gpu as far as possible without one; without a library its import fails."""
     import cupy_backends.cuda.libs as libs
 
@@ -131,8 +130,8 @@ def machine(library: Library | None) -> Iterator[Gpu]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 1)
         patch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda _: properties)
-        patch.setattr(cupy.cuda, "Device", Card)
-        patch.setattr(cupy.cuda, "Stream", Stream)
+        patch.setattr(cupy.cuda, "Device", FakeDevice)
+        patch.setattr(cupy.cuda, "Stream", FakeStream)
         patch.setitem(sys.modules, name, library)
         patch.delitem(vars(libs), "cublas", raising=False)
         if library is not None:
@@ -140,7 +139,7 @@ def machine(library: Library | None) -> Iterator[Gpu]:
         yield Gpu()
 
 
-def drawn(rng: np.random.Generator, rows: int, columns: int) -> tuple[Array, Array]:
+def guarded_operands(rng: np.random.Generator, rows: int, columns: int) -> tuple[Array, Array]:
     """Random bfloat16 numbers, and memory that holds them between GUARD elements of NaN."""
     memory = np.full(rows * columns + 2 * GUARD, 0xFFFF, np.uint16)
     values = encode_bf16(rng.standard_normal((rows, columns), np.float32)).view(np.uint16)
@@ -152,11 +151,11 @@ def drawn(rng: np.random.Generator, rows: int, columns: int) -> tuple[Array, Arr
     tokens=st.integers(1, 40), hidden=st.integers(1, 40), rows=st.integers(1, 40),
     seed=st.integers(0, 2**32 - 1),
 )  # fmt: skip
-def test_rows_times_rows(tokens, hidden, rows, seed):
+def test_product_is_x_times_w_transposed(tokens, hidden, rows, seed):
     """For any sizes the result x W^T is stored in place, and nothing around it is written."""
-    rng, library = np.random.default_rng(seed), Library()
-    x, x_memory = drawn(rng, tokens, hidden)
-    weight, weight_memory = drawn(rng, rows, hidden)
+    rng, library = np.random.default_rng(seed), FakeCublas()
+    x, x_memory = guarded_operands(rng, tokens, hidden)
+    weight, weight_memory = guarded_operands(rng, rows, hidden)
     out = np.full(tokens * rows + 2 * GUARD, np.nan, np.float32)
     addresses = {
         "scratch": x_memory.ctypes.data + 2 * GUARD,
@@ -164,14 +163,14 @@ def test_rows_times_rows(tokens, hidden, rows, seed):
         "out": out.ctypes.data + 4 * GUARD,
     }
     shape = {"tokens": tokens, "hidden": hidden, "out": rows}
-    with machine(library) as gpu:
+    with fake_gpu(library) as gpu:
         gpu.multiply(Product(linear.PRODUCT, linear.many).factors(addresses, shape))
         assert library.streams == [gpu.stream]
     found = out[GUARD:-GUARD].reshape(tokens, rows)
     np.testing.assert_allclose(found, x @ weight.T, rtol=1e-6, atol=1e-6)
     assert np.isnan(out[:GUARD]).all()
     assert np.isnan(out[-GUARD:]).all()
-    assert Stream.current is None
+    assert FakeStream.current is None
 
 
 WRONG: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -185,15 +184,15 @@ WRONG: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "one-column-less": lambda g: {"k": g["k"] - 1},
     "added-to-what-was-there": lambda g: {"beta": g["alpha"]},
 }  # fmt: skip
-NAMES = tuple(inspect.signature(Library().gemmEx).parameters)
+NAMES = tuple(inspect.signature(FakeCublas().gemmEx).parameters)
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_other_arguments_give_another_result(name):
+def test_wrong_arguments_change_the_result(name):
     """The stand-in is strict enough: each of these wrong arguments changes the result."""
-    rng, library = np.random.default_rng(0), Library()
-    x, x_memory = drawn(rng, 11, 5)
-    weight, weight_memory = drawn(rng, 7, 5)
+    rng, library = np.random.default_rng(0), FakeCublas()
+    x, x_memory = guarded_operands(rng, 11, 5)
+    weight, weight_memory = guarded_operands(rng, 7, 5)
     out = np.ones(11 * 7 + 100, np.float32)
     right = library.gemmEx
 
@@ -206,15 +205,15 @@ def test_other_arguments_give_another_result(name):
         11, 5, 7,
     )  # fmt: skip
     library.gemmEx = wrong
-    with machine(library) as gpu:
+    with fake_gpu(library) as gpu:
         gpu.multiply(factors)
     assert not np.allclose(out[:77].reshape(11, 7), x @ weight.T)
 
 
-def test_one_handle_is_made_and_before_anything_is_recorded():
+def test_the_handle_is_created_once_before_recording():
     """Preparing a kernel creates it; prefetcher for the version or a product makes no other."""
-    library = Library()
-    with machine(library) as gpu:
+    library = FakeCublas()
+    with fake_gpu(library) as gpu:
         assert not library.made
         gpu.prepare(linear.BF16_STAGES[-1])
         assert library.made == 1
@@ -223,33 +222,33 @@ def test_one_handle_is_made_and_before_anything_is_recorded():
     assert library.made == 1
 
 
-def test_what_cublas_says_is_one_line():
-    library = Library()
+def test_cublas_errors_are_one_line():
+    library = FakeCublas()
     library.failing = "CUBLAS_STATUS_NOT_SUPPORTED"
-    with machine(library) as gpu, pytest.raises(DeviceError) as caught:
+    with fake_gpu(library) as gpu, pytest.raises(DeviceError) as caught:
         gpu.multiply(Factors(0, 0, 0, 9, 5, 7))
     assert str(caught.value) == (
         "cuBLAS 12.9.3 does not multiply 9 tokens of 5 by 7 rows: CUBLAS_STATUS_NOT_SUPPORTED"
     )
 
 
-def test_without_cublas():
+def test_missing_cublas_is_reported():
     """The GPU reports that it has no library, and why, if it is asked to multiply."""
-    with machine(None) as gpu:
+    with fake_gpu(None) as gpu:
         assert gpu.library == ""
         with pytest.raises(DeviceError, match=r"^no cuBLAS: [^\n]+$"):
             gpu.multiply(Factors(0, 0, 0, 9, 5, 7))
 
 
-def test_a_handle_that_cannot_be_made():
-    """For example, because memory is exhausted."""
-    library = Library()
+def test_a_failed_handle_is_reported():
+    """The error, such as that memory is exhausted, is one line."""
+    library = FakeCublas()
 
     def create() -> int:
         raise library.CUBLASError("CUBLAS_STATUS_ALLOC_FAILED")
 
     library.create = create
-    with machine(library) as gpu:
+    with fake_gpu(library) as gpu:
         assert gpu.library == ""
         with pytest.raises(DeviceError, match=r"^no cuBLAS: CUBLAS_STATUS_ALLOC_FAILED$"):
             gpu.prepare(linear.BF16_STAGES[-1])

@@ -49,7 +49,7 @@ int cuLaunchKernelEx(const Config *c, void *function, void **parameters, void **
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="no C compiler")
-def test_what_the_driver_is_asked(tmp_path):
+def test_launch_attributes_of_the_driver_call(tmp_path):
     """The grid, the stream, the parameters and the one attribute; an error code raises."""
     source, library = tmp_path / "driver.c", tmp_path / "driver.so"
     source.write_text(DRIVER)
@@ -66,7 +66,7 @@ def test_what_the_driver_is_asked(tmp_path):
     assert early_launch(str(tmp_path / "none.so")) is None
 
 
-def test_the_driver_is_given_the_function():
+def test_the_driver_gets_the_functions_address():
     """CuPy's RawKernel, which a module gives, holds the function whose address the driver knows."""
     cupy = pytest.importorskip("cupy")
     assert hasattr(cupy.RawKernel, "kernel")
@@ -75,14 +75,14 @@ def test_the_driver_is_given_the_function():
     gpu, asked = object.__new__(Gpu), list[tuple[object, ...]]()
     raw = SimpleNamespace(kernel=SimpleNamespace(ptr=12))
     gpu.__dict__ |= {
-        "_functions": {launch.digest: raw}, "_shared": {}, "_errors": (), "stream": StreamOf(99),
+        "_functions": {launch.digest: raw}, "_shared": {}, "_errors": (), "stream": StreamAt(99),
         "_early": lambda *given: asked.append(given), "name": "a GPU",
     }  # fmt: skip
     gpu.launch(launch, Grid((1, 1, 1), 32), [np.int32(5)])
     assert asked == [(12, Grid((1, 1, 1), 32), [5], 99)]
 
 
-class StreamOf(nullcontext[None]):
+class StreamAt(nullcontext[None]):
     """A stream with this address."""
 
     def __init__(self, ptr: int) -> None:
@@ -90,9 +90,8 @@ class StreamOf(nullcontext[None]):
         self.ptr = ptr
 
 
-def without_waiting(code: sass.MachineCode) -> list[sass.Instruction]:
-    """Instructions to which a way leads that passes no wait; who has gone apart meets again
-    (BSYNC) wherever anybody does."""
+def reachable_before_the_wait(code: sass.MachineCode) -> list[sass.Instruction]:
+    """Instructions reachable without a wait; diverged threads reconverge (BSYNC) anywhere."""
     own, meetings = code.instructions, [x.label for x in code.instructions if x.stem == "BSSY"]
     numbers = {one.address: i for i, one in enumerate(own)}
     found, ways = set[int](), [0]
@@ -110,13 +109,13 @@ def without_waiting(code: sass.MachineCode) -> list[sass.Instruction]:
 
 @pytest.mark.skipif(bool(sass.missing()), reason=sass.missing())
 @pytest.mark.parametrize("name", EARLY, ids="/".join)
-def test_machine_code_waits_first(name):
+def test_only_weights_are_loaded_before_the_wait(name):
     """On no path before the wait is anything but weights loaded, anything stored, or the kernel
     left, wherever the compiler has moved it. (Parameters are in constant memory; shared memory is
     the block's own.)"""
     launch = EARLY[name]
     code = sass.read(launch, 90)
-    before = without_waiting(code)
+    before = reachable_before_the_wait(code)
     touched = [one for one in before if one.stem in (*MEMORY, "EXIT")]
     loads = [x for x in code.loads if x.instruction in touched]
     assert len(touched) == len(loads) >= AHEAD.get(name, 0)
@@ -124,7 +123,7 @@ def test_machine_code_waits_first(name):
     assert {one.stem for one in code.instructions if one not in before} & {"STG", "ST"}
 
 
-def test_kernels_of_a_step_begin_early():
+def test_kernels_of_a_step_use_programmatic_launch():
     """Norms, rounding, RoPE, attention, products and argmax begin early, on GPUs and drivers that
     support it; products load their first weights before they wait."""
     assert {source for source, _ in EARLY} >= {

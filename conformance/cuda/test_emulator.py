@@ -41,7 +41,7 @@ def bodies(file: str) -> dict[str, tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class LaunchedArray:
     """A launch over an array on a device; its result is initially -1."""
 
     device: Emulator
@@ -49,7 +49,7 @@ class Started:
     target: Buffer
 
     @classmethod
-    def of(cls, device: Emulator, launch: Launch, x: Array) -> "Started":
+    def of(cls, device: Emulator, launch: Launch, x: Array) -> "LaunchedArray":
         own = cls(device, upload(device, x), upload(device, np.full(len(x), -1, np.int32)))
         shape = {"n": len(x)}
         values = launch.values({"x": own.source.address, "out": own.target.address}, shape)
@@ -69,7 +69,7 @@ def run(tmp_path):
     def both(body: str, **grid: int) -> Array:
         launch, device = tiny(tmp_path, body, **grid), Emulator()
         x = np.arange(THREADS, dtype=np.int32)
-        first, again = (Started.of(device, launch, x).result() for _ in range(2))
+        first, again = (LaunchedArray.of(device, launch, x).result() for _ in range(2))
         assert_array_equal(again, first)
         return first
 
@@ -97,23 +97,23 @@ GRIDS = {"dynamic-shared-memory": {"shared": 4 * THREADS}, "atomics-of-blocks": 
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_nothing_is_found_where_nothing_is_wrong(name, run):
+def test_right_kernels_raise_nothing(name, run):
     """Right kernels raise nothing and give CUDA's results, in both orders of threads and blocks."""
     _, body = bodies("right.cu")[name]
     x = np.arange(THREADS, dtype=np.int32)
     assert_array_equal(run(body, **GRIDS.get(name, {})), RIGHT[name](x))
 
 
-def test_threads_and_blocks_come_in_reverse_every_second_time(tmp_path):
-    """So a kernel cannot rely on an order."""
+def test_every_second_launch_reverses_threads_and_blocks(tmp_path):
+    """A kernel cannot rely on an order of threads or blocks."""
     launch = tiny(
         tmp_path,
         "  if (threadIdx.x % 32 == 0) out[atomicAdd(&out[7], 1) + 1] = threadIdx.x;",
         blocks=1,
     )
     device, x = Emulator(), np.arange(8, dtype=np.int32)
-    assert Started.of(device, launch, x).result()[:2].tolist() == [0, 32]
-    assert Started.of(device, launch, x).result()[:2].tolist() == [32, 0]
+    assert LaunchedArray.of(device, launch, x).result()[:2].tolist() == [0, 32]
+    assert LaunchedArray.of(device, launch, x).result()[:2].tolist() == [32, 0]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_threads_and_blocks_come_in_reverse_every_second_time(tmp_path):
         (Grid((1, 1, 1), 32, 228 << 10), "more than 232,448 bytes of shared memory"),
     ],
 )
-def test_what_no_gpu_launches_is_refused(grid, words, tmp_path):
+def test_launches_beyond_a_gpus_limits_are_refused(grid, words, tmp_path):
     launch = tiny(tmp_path, "  out[0] = 0;")
     with pytest.raises(KernelError, match=words):
         Emulator().launch(launch, grid, [])
@@ -135,23 +135,23 @@ def test_what_no_gpu_launches_is_refused(grid, words, tmp_path):
 def test_a_grid_without_blocks_does_nothing(tmp_path):
     launch = tiny(tmp_path, "  out[0] = 0;", blocks=0)
     assert_array_equal(
-        Started.of(Emulator(), launch, np.arange(4, dtype=np.int32)).result(), np.full(4, -1)
+        LaunchedArray.of(Emulator(), launch, np.arange(4, dtype=np.int32)).result(), np.full(4, -1)
     )
 
 
-def test_a_launch_that_is_recorded_runs_later_and_again(tmp_path):
+def test_recorded_launches_run_on_every_replay(tmp_path):
     """Recording runs nothing; a replay reads the memory as it is at that time."""
     launch, device = tiny(tmp_path, "  out[threadIdx.x] += x[threadIdx.x];"), Emulator()
     x = np.arange(THREADS, dtype=np.int32)
     with device.capture() as again:
-        late = Started.of(device, launch, x)
+        late = LaunchedArray.of(device, launch, x)
     assert_array_equal(late.result(), np.full(THREADS, -1))
     again()
     again()
     assert_array_equal(late.result(), 2 * x - 1)
 
 
-def test_memory_is_counted_and_comes_back():
+def test_memory_is_counted_and_freed():
     """Allocated memory counts until it is dropped; more than is free is an error that says so."""
     device = Emulator(1000)
     buffer = device.empty(600)
@@ -163,21 +163,18 @@ def test_memory_is_counted_and_comes_back():
     assert device.memory() == (1000, 1000)
 
 
-def test_a_source_that_does_not_compile_says_where(tmp_path):
+def test_compile_errors_name_the_line(tmp_path):
     launch = tiny(tmp_path, "  out[0] = nothing;")
     with pytest.raises(KernelError, match=r"(?s)tiny does not compile as C\+\+.*tiny.cu:4"):
         Emulator().prepare(launch)
-
-
-# Faults
 
 
 FAULTS = bodies("faults.cu")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found_and_its_line_named(fault, tmp_path):
-    """In both orders of threads and blocks."""
+def test_faults_are_detected_with_their_line(fault, tmp_path):
+    """Each fault is detected in both orders of threads and blocks."""
     words, body = FAULTS[fault]
     launch = tiny(tmp_path, body, blocks=2 if "block" in fault else 1, shared=4 * THREADS - 4)
     lines = (tmp_path / "tiny.cu").read_text().splitlines()
@@ -185,6 +182,6 @@ def test_a_fault_is_found_and_its_line_named(fault, tmp_path):
     device = Emulator()
     for _ in range(2):
         with pytest.raises(KernelError, match=words) as found:
-            Started.of(device, launch, np.arange(THREADS, dtype=np.int32))
+            LaunchedArray.of(device, launch, np.arange(THREADS, dtype=np.int32))
         assert str(found.value).startswith("tiny: block ")
         assert any(line in str(found.value) for line in wrong), str(found.value)

@@ -17,13 +17,7 @@ from hypothesis import strategies as st
 from conformance.cuda.emulator import compiler
 from conformance.llama.peers.compare import EXACT, PROMISE, Gap, demand_near
 from conformance.support.depth import DEEP
-from conformance.support.models.formula import (
-    MODELS,
-    demand_explained,
-    each_model,
-    exact,
-    prompt,
-)
+from conformance.support.models.formula import MODELS, demand_explained, each_model, exact, prompt
 from conformance.support.models.small_families import QUANTISED, SUBJECTS, Subject
 from conformance.support.models.small_families import exact as formula_of
 from conformance.support.models.small_models import Small
@@ -54,22 +48,19 @@ LENGTH = 19
 FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
 
 
-def targets(model: Model) -> dict[str, str]:
+def devices_of(model: Model) -> dict[str, str]:
     """The device of each node."""
     return {step.node.label: step.kernel.target for step in model.steps}
 
 
-# The reference
-
-
 @each_model
-def test_logits_are_the_reference_s(small, tmp_path):
-    """Within the ops' own bounds, as on the CPU; blocks with head sizes that no CUDA kernel
-    supports stay on the CPU, everything else runs on the GPU."""
+def test_logits_equal_the_references(small, tmp_path):
+    """Logits are within the ops' own bounds, as on the CPU; blocks with head sizes that no CUDA
+    kernel supports stay on the CPU, everything else runs on the GPU."""
     text = prompt(small)
     with on_gpu(small.write(tmp_path / "small.gguf"), kv_format="F32") as model:
         got = rows(model, text, [11]).astype(np.float64)
-        where = targets(model)
+        where = devices_of(model)
         left = [label for label, target in where.items() if target == "cpu"]
         assert all(label.startswith("blk.") or label == "rows" for label in left)
         assert bool(left) == bool(model.notes)
@@ -85,12 +76,12 @@ FAMILIES: dict[str, Subject] = {
 
 
 @pytest.mark.parametrize("small", FAMILIES.values(), ids=FAMILIES)
-def test_other_families(small, tmp_path):
+def test_logits_of_other_families_equal_their_formulas(small, tmp_path):
     """Other families give their formulas' logits, with every node on the GPU, or all but the blocks
     that have an op without a CUDA kernel."""
     text, int8 = prompt(small), small.format == "Q8_0"
     with on_gpu(small.write(tmp_path / "small.gguf"), kv_format="F32") as model:
-        got, where = rows(model, text, [11]), targets(model)
+        got, where = rows(model, text, [11]), devices_of(model)
         lacking = {step.node.op for step in model.steps} - {kernel.op for kernel in EVERY_CUDA}
         assert bool(lacking) == bool(model.notes) == ("cpu" in where.values())
         assert where["logits"] == "cuda"
@@ -99,12 +90,12 @@ def test_other_families(small, tmp_path):
 
 
 @pytest.mark.parametrize("kv_format", ["F16", "Q8_0", "Q4_0"])
-def test_caches(kv_format, tmp_path):
+def test_cache_formats(kv_format, tmp_path):
     """In any cache format the GPU's logits equal the CPU's within both error bounds."""
     small = replace(MODELS["GQA"], head_dim=32)
     text, path = prompt(small), small.write(tmp_path / "small.gguf")
     with on_gpu(path, kv_format=kv_format) as model:
-        assert set(targets(model).values()) == {"cuda"}
+        assert set(devices_of(model).values()) == {"cuda"}
         got = rows(model, text, [11])
     with on_gpu(path, kv_format=kv_format, device="cpu") as model:
         theirs = rows(model, text, [11])
@@ -120,7 +111,7 @@ def linear_of_bf16(x: Array, weight: Array, format: str) -> Array:
 
 
 @pytest.mark.parametrize("format", ["F32", "F16", "BF16"])
-def test_fast_numerics(format, tmp_path):
+def test_fast_numerics_round_to_bfloat16(format, tmp_path):
     """Matrices and activations are rounded to bfloat16, and prompts use the device's library, which
     is never recorded: the logits are the formula's, with the same bits when sizes recur, in the
     memory that was estimated."""
@@ -142,22 +133,19 @@ def test_fast_numerics(format, tmp_path):
     assert Gap.between(got, truth.astype(np.float32)).nmse <= (2.0**-9) ** 2
 
 
-# Blocks on either device
-
-
 @pytest.fixture(name="path", scope="module")
 def _path(tmp_path_factory):
     return MIXED.write(tmp_path_factory.mktemp("gpu") / "mixed.gguf")
 
 
 @pytest.mark.parametrize("layers", [*range(MIXED.blocks + 2), 99])
-def test_any_number_of_blocks(layers, path):
+def test_gpu_layers_of_any_number(layers, path):
     """The last blocks run on the GPU, and with one more than there are everything does; the logits
     are the reference's, and each cache is on its block's device."""
     text = prompt(MIXED)
     with on_gpu(path, gpu_layers=layers, kv_format="F32") as model:
         got = rows(model, text, [11]).astype(np.float64)
-        where = targets(model)
+        where = devices_of(model)
         kinds = {name: type(cache) for name, cache in model.caches.items()}
     first = MIXED.blocks - layers
     for i in range(MIXED.blocks):
@@ -180,7 +168,7 @@ def test_experts_on_the_cpu(options, tmp_path):
     small = SUBJECTS["Qwen 2, experts"]
     text = prompt(small)
     with on_gpu(small.write(tmp_path / "small.gguf"), kv_format="F32", **options) as model:
-        got, where = rows(model, text, [11]), targets(model)
+        got, where = rows(model, text, [11]), devices_of(model)
     for i in range(min(small.blocks, options.get("n_cpu_moe", small.blocks))):
         labels = [label for label in where if label.startswith(f"blk.{i}.")]
         routed = labels[labels.index(f"blk.{i}.chosen") : labels.index(f"blk.{i}.experts") + 1]
@@ -196,15 +184,12 @@ def test_some_blocks_and_experts_on_the_cpu(name, tmp_path):
     small = SUBJECTS[name]
     path, text, options = small.write(tmp_path / "small.gguf"), prompt(small), {"kv_format": "F32"}
     with on_gpu(path, n_cpu_moe=small.blocks - 1, gpu_layers=2, **options) as model:
-        assert {"cpu", "cuda"} == set(targets(model).values())
+        assert {"cpu", "cuda"} == set(devices_of(model).values())
         got = rows(model, text, [11])
     demand_near(got, formula_of(small, text), EXACT)
 
 
-# The same bits
-
-
-class Told:
+class Example:
     """A model on the GPU, a text, and its logits after every token, from a single step."""
 
     def __init__(self, model: Model, small: Small) -> None:
@@ -226,22 +211,22 @@ BITS: dict[str, tuple[Small, dict[str, Any]]] = {
 
 
 @pytest.fixture(name="told", scope="module", params=BITS)
-def _told(request, tmp_path_factory):
+def _example(request, tmp_path_factory):
     small, options = BITS[request.param]
     path = small.write(tmp_path_factory.mktemp("bits") / "small.gguf")
     with on_gpu(path, outputs=2 * LENGTH, **options) as model:
-        yield Told(model, small)
+        yield Example(model, small)
 
 
 @FEWER
 @given(cuts=st.sets(st.integers(1, LENGTH - 1)))
-def test_chunks_do_not_matter(told, cuts):
+def test_chunks_change_no_bit(told, cuts):
     """For any split of a prompt, launched or recorded, every token's logits have the same bits."""
     sizes = [b - a for a, b in pairwise([0, *sorted(cuts), LENGTH])]
     assert np.array_equal(rows(told.model, told.text, sizes), told.truth)
 
 
-def test_recorded_steps_are_launched_ones(told):
+def test_cuda_graphs_have_the_bits_of_launches(told):
     """Recurring sizes are recorded once as a CUDA graph, which gives the bits of launches."""
     plan = told.model.executable.device_plan
     plan.recorded.clear()
@@ -253,7 +238,7 @@ def test_recorded_steps_are_launched_ones(told):
     assert {key[1:3] for key in plan.recorded} >= {(3, 3), (1, 1)}
 
 
-def test_company_does_not_matter(told):
+def test_batched_sequences_have_the_bits_of_each_alone(told):
     """Two sequences interleaved in one step: each gives the bits it gives alone."""
     model, half = told.model, LENGTH // 2
     model.cells.clear()
@@ -265,7 +250,7 @@ def test_company_does_not_matter(told):
         assert np.array_equal(got[1::2], told.truth[start : start + half])
 
 
-def test_what_memory_held_does_not_matter(told):
+def test_old_activations_are_never_read(told):
     """NaN in all activations of the previous step changes no bit."""
     plan = told.model.executable.device_plan
     whole = np.full(plan.arena.bytes, 0xFF, np.uint8)
@@ -277,10 +262,9 @@ def test_what_memory_held_does_not_matter(told):
     assert np.array_equal(np.concatenate(found), told.truth)
 
 
-# Neurons on either device
-
-
-def split(small: SmallSparse, folder: Path, hot: Mapping[int, float]) -> tuple[Path, float]:
+def with_neurons_on_the_gpu(
+    small: SmallSparse, folder: Path, hot: Mapping[int, float]
+) -> tuple[Path, float]:
     """The model with an index that places these shares of each block's neurons on the GPU, and a
     budget in GiB that fits them."""
     path, rng = small.write(folder / "small.gguf"), np.random.default_rng(2)
@@ -297,15 +281,15 @@ def split(small: SmallSparse, folder: Path, hot: Mapping[int, float]) -> tuple[P
     "hot", [{0: 0.5, 1: 0.2}, {0: 0.0, 1: 0.5}, {0: 1.0, 1: 0.0}], ids=["some", "none", "all"]
 )
 @pytest.mark.parametrize("union", [False, True], ids=["each its own", "union"])
-def test_neurons_apart(format, hot, union, tmp_path):
+def test_hot_neurons_on_the_gpu_and_cold_on_the_cpu(format, hot, union, tmp_path):
     """Hot neurons on the GPU and cold ones on the CPU give the formula's logits."""
     small = replace(SMALL_MODELS[format], runs=Neurons(0.0, union))
     text = prompt(small)
-    path, budget = split(small, tmp_path, hot)
+    path, budget = with_neurons_on_the_gpu(small, tmp_path, hot)
     options = {"vram_budget": budget, "union": union, "kv_format": "F32", "threads": 2}
     with on_gpu(path, **options) as model:
         got = rows(model, text, [LENGTH] if union else [11]).astype(np.float64)
-        where = targets(model)
+        where = devices_of(model)
         sparsity = model.config.sparsity
         for i in range(small.blocks):
             there = {t for label, t in where.items() if label.startswith(f"blk.{i}.ffn_up")}
@@ -316,11 +300,11 @@ def test_neurons_apart(format, hot, union, tmp_path):
     demand_explained(got, small, text)
 
 
-def test_neurons_run_side_by_side(tmp_path):
+def test_gpu_and_cpu_neurons_run_concurrently(tmp_path):
     """The GPU's neurons are launched before the CPU starts its own, and nothing waits for them
     until the sums are added."""
     small = SMALL_MODELS["F32"]
-    path, budget = split(small, tmp_path, {0: 0.5, 1: 0.5})
+    path, budget = with_neurons_on_the_gpu(small, tmp_path, {0: 0.5, 1: 0.5})
     with on_gpu(path, vram_budget=budget) as model:
         partition = model.executable.partition
         for i in range(small.blocks):
@@ -333,11 +317,8 @@ def test_neurons_run_side_by_side(tmp_path):
             assert f"blk.{i}.sides" in labels[cold + 1]
 
 
-# Text
-
-
 @pytest.mark.parametrize("n", [1, 2])
-def test_greedy_text_leaves_logits_where_they_are(n, tmp_path):
+def test_greedy_text_downloads_no_logits(n, tmp_path):
     """Text and log-probabilities equal those computed from downloaded logits; logits stay on the
     GPU except for a prompt's with a single completion."""
     path = Spelling(format="Q8_0", head_dim=32, seed=7).write(tmp_path / "spelling.gguf")
@@ -366,9 +347,8 @@ def test_greedy_text_leaves_logits_where_they_are(n, tmp_path):
             assert here.logprob == pytest.approx(there.logprob, rel=1e-5)
 
 
-def test_the_next_step_is_begun_before_its_token_is_known(tmp_path):
-    """Greedy text: its token stays on the GPU, and the end of the text discards the step that was
-    launched ahead."""
+def test_greedy_steps_are_launched_ahead(tmp_path):
+    """A greedy token stays on the GPU; a text's end discards the step launched ahead."""
     path = Spelling(format="Q8_0", head_dim=32, seed=7).write(tmp_path / "spelling.gguf")
     plain, context = SamplingParams(temperature=0, max_tokens=8), 20
     with Engine.load(path, threads=1, context=context) as engine:
@@ -407,7 +387,7 @@ def test_the_next_step_is_begun_before_its_token_is_known(tmp_path):
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_an_end_that_must_not_come_yet_is_not_chosen(n, tmp_path):
+def test_banned_end_tokens_are_not_chosen(n, tmp_path):
     """Greedy text one of whose likeliest tokens is an end, where ends are banned: only there logits
     are downloaded, and the step launched ahead is discarded."""
     path = Spelling(format="Q8_0", head_dim=32, seed=7).write(tmp_path / "spelling.gguf")
@@ -433,7 +413,7 @@ def test_an_end_that_must_not_come_yet_is_not_chosen(n, tmp_path):
 
 
 @pytest.mark.parametrize("bad", [slice(5, 6), slice(0, 256), slice(None)], ids=str)
-def test_logits_that_are_no_numbers_choose_nothing(bad, tmp_path):
+def test_nan_logits_are_an_error(bad, tmp_path):
     """One NaN, those of a thread block, or all raise an error; and the step's token is not held."""
     small = Small(seed=1, vocab=600)
     path = small.write(tmp_path / "small.gguf")
@@ -449,7 +429,7 @@ def test_logits_that_are_no_numbers_choose_nothing(bad, tmp_path):
             assert not model.cells.positions_of(0).size
 
 
-def test_drafts_change_nothing(tmp_path):
+def test_drafts_change_no_token(tmp_path):
     """Verifying several tokens in a step gives the text of one after the other."""
     path = Spelling(format="Q4_0", seed=5).write(tmp_path / "spelling.gguf")
     prompt, params = "the cat the cat the cat", SamplingParams(temperature=0, max_tokens=14)
@@ -463,7 +443,7 @@ def test_drafts_change_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(("saver", "goer"), [("cuda", "cuda"), ("cuda", "cpu"), ("cpu", "cuda")])
-def test_sessions(saver, goer, tmp_path):
+def test_sessions_resume_on_any_device(saver, goer, tmp_path):
     """A session continues on another device; on the same one, bit for bit."""
     path, text = MIXED.write(tmp_path / "small.gguf"), prompt(MIXED)
     file, last = tmp_path / "held.session", text[-1]

@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 
 from conformance.bugs.bug import edits
 from conformance.cuda.emulator import Emulator, compiler
-from conformance.support.here import inputs_of, run
+from conformance.support.machine_kernels import inputs_of, run
 from kernels.cuda.formats.packing import Bfloats, Planes
 from kernels.cuda.runtime.call import between, device_sizes, stages
 from kernels.cuda.runtime.device import Buffer
@@ -32,7 +32,7 @@ Pieces = list[tuple[int, Array]]  # (byte offset, array) of a buffer
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class FarOperands:
     """What depends on the index of the first row: arrays whose rows move, arrays of row indices,
     and the size that counts rows."""
 
@@ -47,13 +47,13 @@ class Moved:
 
 
 MOVED = {
-    "linear": Moved(("weight",), (), "out"),
-    "dequantise": Moved(("data", "out"), (), "rows"),
-    "embedding": Moved(("weight",), ("tokens",), "vocab"),
-    "kv_write": Moved(("out",), ("cells",), "capacity"),
-    "attention": Moved(("k", "v", "cell_positions"), ("lists",), "capacity"),
-    "sparse_linear": Moved(("weight",), ("slots",), "held"),
-    "sparse_axpy": Moved(("weight",), ("slots",), "held"),
+    "linear": FarOperands(("weight",), (), "out"),
+    "dequantise": FarOperands(("data", "out"), (), "rows"),
+    "embedding": FarOperands(("weight",), ("tokens",), "vocab"),
+    "kv_write": FarOperands(("out",), ("cells",), "capacity"),
+    "attention": FarOperands(("k", "v", "cell_positions"), ("lists",), "capacity"),
+    "sparse_linear": FarOperands(("weight",), ("slots",), "held"),
+    "sparse_axpy": FarOperands(("weight",), ("slots",), "held"),
 }
 CASES: tuple[tuple[str, dict[str, int]], ...] = (
     ("linear/cuda/generic/F16", {"tokens": 1, "hidden": 512, "out": TILE}),
@@ -105,13 +105,13 @@ def upload(device: Emulator, pieces: Pieces) -> Buffer:
     return buffer
 
 
-def usual(kernel: CudaKernel, shape: dict[str, int]) -> Arguments:
+def usual_arguments(kernel: CudaKernel, shape: dict[str, int]) -> Arguments:
     """The op's usual arguments; for attention, of one sequence."""
     few = {"sequences": 1, "kv_heads": 2, "heads": 4} if kernel.op == "attention" else {}
     return inputs_of(kernel, **few, **shape)
 
 
-def far_away(kernel: CudaKernel, inputs: Arguments, folder: Path) -> Array:
+def run_far_away(kernel: CudaKernel, inputs: Arguments, folder: Path) -> Array:
     """The kernel's output for rows after others that are never read."""
     op, moved, device = kernel.spec, MOVED[kernel.op], Emulator(2**40, filled=False)
     near = sizes(op, inputs, kernel.format)
@@ -153,9 +153,9 @@ IDS = [f"{name}-{'-'.join(map(str, shape.values()))}" for name, shape in CASES]
 
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")
 @pytest.mark.parametrize(("name", "shape"), CASES, ids=IDS)
-def test_rows_may_lie_far_away(name, shape, tmp_path):
-    inputs = usual(BY_NAME[name], shape)
-    assert_array_equal(far_away(BY_NAME[name], inputs, tmp_path), run(BY_NAME[name], **inputs))
+def test_rows_beyond_4_gib_have_the_same_bits(name, shape, tmp_path):
+    inputs = usual_arguments(BY_NAME[name], shape)
+    assert_array_equal(run_far_away(BY_NAME[name], inputs, tmp_path), run(BY_NAME[name], **inputs))
 
 
 NARROW = [*edits(Path(__file__).with_name("narrow.toml"))]
@@ -163,14 +163,14 @@ NARROW = [*edits(Path(__file__).with_name("narrow.toml"))]
 
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")
 @pytest.mark.parametrize("bug", NARROW, ids=str)
-def test_narrow_arithmetic_is_found(bug, tmp_path):
+def test_32_bit_offsets_are_detected(bug, tmp_path):
     """A kernel that counts bytes or elements in 32 bits overflows, or reads other memory."""
     (tmp_path / "edited").mkdir()
     kernel = bug.kernel(tmp_path / "edited")
-    inputs = usual(kernel, next(shape for name, shape in CASES if name == kernel.name))
+    inputs = usual_arguments(kernel, next(shape for name, shape in CASES if name == kernel.name))
     expected = run(kernel, **inputs)  # right for small offsets
     with pytest.raises((KernelError, AssertionError)):
-        assert_array_equal(far_away(kernel, inputs, tmp_path), expected)
+        assert_array_equal(run_far_away(kernel, inputs, tmp_path), expected)
 
 
 LARGEST = {"tokens": 1, "hidden": 16384, "out": 262144}
@@ -178,7 +178,7 @@ LINEAR = [kernel for kernel in CUDA_KERNELS if kernel.op == "linear"]
 
 
 @pytest.mark.parametrize("kernel", LINEAR, ids=[kernel.name for kernel in LINEAR])
-def test_sizes_of_large_weights_are_counts(kernel):
+def test_no_launch_parameter_is_a_size_in_bytes(kernel):
     """For weights above 2 GiB no launch parameter is a size in bytes."""
     row_bytes = FORMATS[kernel.format or ""].row_bytes(LARGEST["hidden"])
     weight = (LARGEST["out"], row_bytes)

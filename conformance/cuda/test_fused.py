@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.cuda.emulator import compiler
-from conformance.support.here import cases
+from conformance.support.machine_kernels import cases
 from conformance.support.models.formula import prompt
 from conformance.support.models.small_models import Small
 from conformance.support.on_gpu import Watched, on_gpu, rows
@@ -36,7 +36,7 @@ assert len(BY_NAME) == len(FUSED)
 
 
 @EACH
-def test_quick_cases(kernel, record_property):
+def test_fused_kernels_pass_the_quick_cases(kernel, record_property):
     found = demanded(kernel)
     record_property("certificate", (kernel.name, found.cases))
     assert found.cases >= 8
@@ -46,15 +46,15 @@ def test_quick_cases(kernel, record_property):
 @EACH
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_any_sizes(kernel, data):
+def test_fused_kernels_of_any_sizes(kernel, data):
     case = data.draw(cases(kernel).filter(lambda case: kernel.takes(case.shape)))
     verdict = judge(kernel, case)
     assert verdict.passed, verdict.failure
 
 
 @EACH
-def test_all_that_members_write_is_written(kernel):
-    """Intermediate values are stored too, for other readers."""
+def test_intermediate_values_are_stored(kernel):
+    """Intermediate values of a fused kernel are stored too, for other readers."""
     written = {output.name for output in kernel.spec.outputs}
     outputs = (m.called(output.name) for m in kernel.members for output in m.kernel.spec.outputs)
     assert written >= set(outputs)
@@ -65,12 +65,9 @@ def test_all_that_members_write_is_written(kernel):
     [{"axes": {"tokens": (1,), "hidden": (32,)}}, {"corners": ()}, {"fit": same_shape}],
     ids=["axes", "corners", "fit"],
 )
-def test_a_certificate_binds_its_cases(other):
+def test_certificates_of_fused_kernels_bind_their_cases(other):
     kernel = BY_NAME["add_norm_round/cuda/generic"]
     assert Key.of(replace(kernel, **other), EMULATED) != Key.of(kernel, EMULATED)
-
-
-# Which steps are fused
 
 
 def value(name: str) -> Value:
@@ -107,13 +104,13 @@ def rounding(x: str) -> GpuStep:
     ],
     ids=lambda given: "+".join(given) if given and isinstance(given[0], str) else None,
 )
-def test_steps_in_a_row(steps, groups):
+def test_consecutive_nodes_are_fused(steps, groups):
     found = fuse(steps, FUSED)
     assert [step for group in found for step in group.steps] == list(steps)
     assert [group.fused.op if group.fused else "" for group in found] == groups
 
 
-def test_what_one_does_not_take_shorter_ones_do(tmp_path):
+def test_shorter_fusions_serve_unsupported_sizes(tmp_path):
     """Three tokens in a block format: gate and up are joined, the activation is rounded."""
     device = Watched()
     with taking_the_place(device), on_gpu(OF_BLOCKS.write(tmp_path / "small.gguf")) as model:
@@ -123,7 +120,7 @@ def test_what_one_does_not_take_shorter_ones_do(tmp_path):
     assert not device.launched.keys() & {"linear_swiglu_round", "swiglu"}
 
 
-def test_tried_at_no_more_tokens_than_it_takes(tmp_path, monkeypatch):
+def test_fused_kernels_are_tried_within_their_token_limit(tmp_path, monkeypatch):
     """A kernel for up to eight tokens serves an engine of 512; on a GPU sizes are certified."""
     pair, store = BY_NAME["linear_pair/cuda/generic/Q4_0"], Store(tmp_path / "certificates.jsonl")
     tried = [case for case in pair.spec.quick_cases(pair.format) if pair.takes(case.shape)]
@@ -138,7 +135,7 @@ def test_tried_at_no_more_tokens_than_it_takes(tmp_path, monkeypatch):
     assert Dispatcher(store, limits={"tokens": 512}).passing([pair]) == [pair]
 
 
-def test_one_that_failed_is_not_used(tmp_path):
+def test_a_failed_fused_kernel_is_replaced(tmp_path):
     """Single kernels replace it, notes say why; in strict mode that is an error."""
     wrong, right = BY_NAME["add_norm/cuda/generic"], BY_NAME["norm_round/cuda/generic"]
     store = Store(tmp_path / "certificates.jsonl")
@@ -155,9 +152,6 @@ def test_one_that_failed_is_not_used(tmp_path):
         Dispatcher(store, strict=True).passing([wrong])
 
 
-# In the engine
-
-
 HALF = Small(format="F16", blocks=2, head_dim=32)
 OF_BLOCKS = replace(HALF, format="Q4_0")
 # of two blocks; neither the first norm nor the last follows a sum
@@ -165,10 +159,7 @@ ALIKE = {"embedding": 2, "rotation": 1, "rope_norm_write": 2, "attention_few": 2
 ONE_TOKEN = {"linear_trio_1": 2, "linear_1": 5}
 ON_TENSOR_CORES = {"linear_tensor_trio_8": 2, "linear_swiglu": 2, "linear_tensor_8": 5}
 STEPS = {
-    "F16": (
-        HALF,
-        {"rms_norm": 2, "add_norm": 3, "attention_merge": 2} | ON_TENSOR_CORES,
-    ),
+    "F16": (HALF, {"rms_norm": 2, "add_norm": 3, "attention_merge": 2} | ON_TENSOR_CORES),
     "Q4_0": (
         OF_BLOCKS,
         {"norm_round": 2, "add_norm_round": 3, "attention_merge_round": 2}
@@ -185,7 +176,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("kind", STEPS)
-def test_launches_of_a_step_of_one_token(kind, tmp_path):
+def test_launches_per_decode_step(kind, tmp_path):
     """Nine launches a block instead of 18 or 22 kernels; eleven in a K format, where neither heads
     nor a thread block's rows are whole superblocks."""
     small, expected = STEPS[kind]
@@ -200,8 +191,8 @@ def test_launches_of_a_step_of_one_token(kind, tmp_path):
 
 # The first block's attn_v has another format: only later blocks can fuse three matrices.
 @pytest.mark.parametrize("small", [HALF, OF_BLOCKS], ids=["F16", "Q4_0"])
-def test_logits_are_those_of_single_kernels(small, tmp_path):
-    """Bit for bit, for few and many tokens."""
+def test_fusion_changes_no_bit_of_the_logits(small, tmp_path):
+    """Logits equal those of single kernels bit for bit, for few and many tokens."""
     path, text = small.write(tmp_path / "small.gguf"), prompt(small)
     with on_gpu(path) as model:
         assert model.executable.partition.layout.fused()

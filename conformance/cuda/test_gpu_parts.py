@@ -13,8 +13,6 @@ from engine.gpu.mirror import Inputs
 from engine.gpu.parts import assigned, split_at_devices
 from engine.graph import Graph, Node, Value
 
-# Partitions
-
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[list[Node], list[bool], Value]:
@@ -28,7 +26,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Node], list[bool], Value]:
 
 
 @given(graphs())
-def test_every_value_is_there_when_it_is_read(drawn):
+def test_values_are_copied_before_they_are_read(drawn):
     """Each device has its own values and, in time, those of the other one that were copied."""
     nodes, sides, result = drawn
     parts = split_at_devices(nodes, sides, result)
@@ -50,7 +48,7 @@ def test_every_value_is_there_when_it_is_read(drawn):
 
 
 @given(graphs())
-def test_what_the_cpu_does_not_wait_for_is_a_part_of_its_own(drawn):
+def test_gpu_parts_end_where_the_cpu_reads(drawn):
     """A GPU part that the CPU's next one reads ends with the node that it reads."""
     parts = split_at_devices(*drawn)
     for own, after in pairwise(parts):
@@ -66,7 +64,7 @@ LABELS = ["token_embd", "rotation", *OF_BLOCKS, "rows", "output_norm", "logits"]
 NODES = [Node("add", {}, None, label) for label in LABELS]
 
 
-def test_a_block_without_kernels_stays():
+def test_blocks_without_cuda_kernels_stay_on_the_cpu():
     """A node without a CUDA kernel keeps its block on the CPU, and a note names the op."""
     nodes = [replace(n, op="silu", format="Q2_K") if n.label == "blk.1.ffn" else n for n in NODES]
     there, notes = assigned(nodes, BLOCKS, BLOCKS + 1, lambda node: node.op != "silu")
@@ -76,15 +74,12 @@ def test_a_block_without_kernels_stays():
     assert notes == ["the output stays on the CPU: no CUDA kernel for add"]
 
 
-# Inputs
-
-
 SHAPES = {"tokens": (8,), "positions": (8,), "spans": (8, 3), "lists": (3, 50),
           "cell_positions": (50,)}  # fmt: skip
 
 
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 8))
-def test_the_device_has_the_inputs_of_a_step(seed, steps):
+def test_step_inputs_are_uploaded(seed, steps):
     """Lists as far as a step's tokens see them, cell positions and everything new."""
     rng, device = np.random.default_rng(seed), Watched()
     inputs = Inputs(device, {name: np.zeros(shape, np.int32) for name, shape in SHAPES.items()})
@@ -102,7 +97,7 @@ def test_the_device_has_the_inputs_of_a_step(seed, steps):
             assert_array_equal(there[seen], array[seen])
 
 
-def test_only_what_changed_goes_over():
+def test_only_changed_inputs_are_copied():
     """One more token copies a step's small inputs, its list entry and its cell's position."""
     device = Watched()
     inputs = Inputs(device, {name: np.zeros(shape, np.int32) for name, shape in SHAPES.items()})

@@ -34,9 +34,6 @@ SMALL = Small(format="Q4_0", blocks=3, seed=1)
 needs_compiler = pytest.mark.skipif(not compiler(), reason="no C++ compiler for the emulator")
 
 
-# Memory
-
-
 @pytest.fixture(name="path", scope="module")
 def _path(tmp_path_factory):
     return SMALL.write(tmp_path_factory.mktemp("room") / "small.gguf")
@@ -52,7 +49,7 @@ def partition_of(model: Model) -> Partition:
 
 @needs_compiler
 @pytest.mark.parametrize("layers", [-1, 1, 3])
-def test_memory_is_as_it_was_counted(layers, path):
+def test_allocated_memory_equals_the_estimate(layers, path):
     """A model takes the estimated memory, minus the reserve for kernels and rounding to whole
     pages; closing it frees everything."""
     device = Emulator()
@@ -68,7 +65,7 @@ def test_memory_is_as_it_was_counted(layers, path):
 
 
 @needs_compiler
-def test_blocks_with_keys_in_common_stay_together(tmp_path):
+def test_blocks_that_share_keys_stay_together(tmp_path):
     """Gemma 4's last blocks read the keys of an earlier one: they are never split from it."""
     path = SmallGemma4().write(tmp_path / "small.gguf")
     with taking_the_place(Emulator()):
@@ -79,8 +76,8 @@ def test_blocks_with_keys_in_common_stay_together(tmp_path):
 
 
 @needs_compiler
-def test_too_little_memory_is_said_before_any_is_taken(path):
-    """With the amounts and the gpu_layers that fit, which then do; nothing was allocated."""
+def test_too_little_memory_is_refused_before_allocating(path):
+    """The error names the amounts and the gpu_layers that fit, which then do."""
     with taking_the_place(Emulator()):
         model = loaded(path)
         needed = partition_of(model).needed.total
@@ -102,10 +99,7 @@ def test_too_little_memory_is_said_before_any_is_taken(path):
         loaded(path)
 
 
-# Errors
-
-
-class Lost(Emulator):
+class DisappearingGpu(Emulator):
     """A GPU that disappears after `launches` launches."""
 
     def __init__(self, launches: int) -> None:
@@ -120,7 +114,7 @@ class Lost(Emulator):
 
 
 @needs_compiler
-def test_hidden_states_of_a_device(path):
+def test_hidden_states_on_a_gpu_are_refused(path):
     """They are not available on a GPU, which one line says before a step is run."""
     with taking_the_place(Emulator()):
         model = loaded(path)
@@ -131,10 +125,10 @@ def test_hidden_states_of_a_device(path):
 
 
 @needs_compiler
-def test_a_device_that_is_lost(path):
+def test_a_lost_device_ends_the_step(path):
     """The step ends with one error, its tokens are not held, and the CPU continues."""
     loaded(path).close()  # certifies the kernels
-    device = Lost(1000)
+    device = DisappearingGpu(1000)
     with taking_the_place(device):
         model = loaded(path)
         model.evaluate([5, 6], 0)
@@ -148,7 +142,7 @@ def test_a_device_that_is_lost(path):
     model.close()
 
 
-def test_no_device_is_one_line(inside, path, monkeypatch):
+def test_a_missing_driver_is_one_line(inside, path, monkeypatch):
     """Without a driver, or with one too old, the error is one line, and the CPU still works."""
     cupy = pytest.importorskip("cupy")
     monkeypatch.setattr(current, "_instead", [])
@@ -178,7 +172,7 @@ TOLD = "NVRM version: NVIDIA UNIX {}Kernel Module {} {}  Release Build\nGCC vers
         (None, ""),
     ],
 )
-def test_the_driver_of_a_certificate(told, version, tmp_path, monkeypatch):
+def test_certificates_bind_the_drivers_version(told, version, tmp_path, monkeypatch):
     """The driver's own version, if the system has it: releases for one CUDA version differ."""
     file = tmp_path / "version"
     if told is not None:
@@ -202,21 +196,18 @@ def test_the_driver_of_a_certificate(told, version, tmp_path, monkeypatch):
         ({"vram_budget": 1, "keep_packed": True}, "vram_budget and keep_packed exclude"),
     ],
 )
-def test_wrong_options(options, message):
+def test_invalid_options_are_named(options, message):
     """Impossible values and combinations are named."""
     with pytest.raises(ModelError, match=message):
         Options(**{"device": "cuda", **options})
 
 
 @needs_compiler
-def test_a_budget_too_small_for_attention(tmp_path):
+def test_budgets_too_small_for_attention_are_refused(tmp_path):
     """Neurons are placed after attention, predictors and the cache, so these have to fit."""
     path = SMALL_MODELS["F32"].write(tmp_path / "sparse.gguf")
     with pytest.raises(ModelError, match=r"a vram_budget of 1e-05 GiB is too small for attention"):
         loaded(path, vram_budget=1e-5, disable_gpu_index=True)
-
-
-# Certificates
 
 
 @pytest.fixture(name="store")
@@ -237,7 +228,7 @@ RMS_NORM, ADD = (next(k for k in CUDA_KERNELS if k.op == op) for op in ("rms_nor
 
 
 @needs_compiler
-def test_what_the_emulator_proves_is_its_own(store):
+def test_emulated_certificates_are_not_a_gpus(store):
     """Trials run in this process, at level emulated, and do not count for another device."""
     dispatcher, need = Dispatcher(store), KernelSpec("add")
     assert dispatcher.choose_on(Emulator(), [need]) == {need: ADD} | {
@@ -254,8 +245,8 @@ def test_what_the_emulator_proves_is_its_own(store):
 
 
 @needs_compiler
-def test_rounding_is_tried_at_its_width(store, monkeypatch):
-    """On a GPU, where sizes matter."""
+def test_rounding_is_tried_at_a_models_width(store, monkeypatch):
+    """On a GPU, where sizes matter, rounding is tried at the model's own width."""
     asked = []
 
     def asks(requests, *_):
@@ -272,7 +263,7 @@ def test_rounding_is_tried_at_its_width(store, monkeypatch):
 
 
 @needs_compiler
-def test_a_kernel_that_failed_is_not_used(store, path):
+def test_a_failed_kernel_keeps_its_blocks_on_the_cpu(store, path):
     """Blocks that need it stay on the CPU, and notes say why; in strict mode loading fails."""
     store.add(certificate(k, "wrong" if k is RMS_NORM else "") for k in CUDA_KERNELS)
     model = loaded(path)
@@ -289,7 +280,7 @@ def test_a_kernel_that_failed_is_not_used(store, path):
         loaded(path, strict=True)
 
 
-def test_a_gpu_too_old_for_a_kernel():
+def test_kernels_need_their_compute_capability():
     """Kernels that need a higher compute capability are not candidates."""
 
     class Old(Emulator):

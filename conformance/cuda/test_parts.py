@@ -18,20 +18,20 @@ from reference.op import Array
 SHAPE = {"tokens": 4, "hidden": 160, "out": 6}
 
 
-def cut(x: Array, unit: Array) -> Array:
+def truncated(x: Array, unit: Array) -> Array:
     return np.trunc(x / unit) * unit
 
 
-def added(total: Array, products: Array) -> Array:
+def tensor_core_sum(total: Array, products: Array) -> Array:
     """Add [..., n] products to a sum as tensor cores do: aligned to the largest and truncated
     there, and the result truncated to 24 bits."""
     every = np.append(products, total[..., None], axis=-1)
     largest = np.maximum(np.abs(every).max(axis=-1, keepdims=True), 2.0**-1000)
-    lined = cut(every, 2.0 ** (np.floor(np.log2(largest)) - 23)).sum(axis=-1)
-    return cut(lined, 2.0 ** (np.floor(np.log2(np.maximum(np.abs(lined), 2.0**-1000))) - 23))
+    lined = truncated(every, 2.0 ** (np.floor(np.log2(largest)) - 23)).sum(axis=-1)
+    return truncated(lined, 2.0 ** (np.floor(np.log2(np.maximum(np.abs(lined), 2.0**-1000))) - 23))
 
 
-def in_parts(x: Array, format: str) -> tuple[list[Array], Array]:
+def split_in_parts(x: Array, format: str) -> tuple[list[Array], Array]:
     """Split [tokens, elements] of a half into parts, the highest first, and powers of two."""
     power = np.ones((len(x), 1))
     if format == "F16":
@@ -44,45 +44,46 @@ def in_parts(x: Array, format: str) -> tuple[list[Array], Array]:
     return found, power
 
 
-def multiplied(x: Array, w: Array, format: str, together: int) -> Array:
+def product_in_parts(x: Array, w: Array, format: str, together: int) -> Array:
     """The product by instructions that add this many products at once."""
     out = np.zeros((len(x), len(w)))
     for begin in range(0, x.shape[1], HALF):
-        parts, power = in_parts(x[:, begin : begin + HALF], format)
+        parts, power = split_in_parts(x[:, begin : begin + HALF], format)
         total = np.zeros_like(out)
         for step in range(0, HALF, 16):
             for part in reversed(parts):
                 for at in range(step, step + 16, together):
                     some = w[:, begin + at : begin + at + together]
-                    total = added(total, part[:, None, at : at + together] * some)
+                    total = tensor_core_sum(total, part[:, None, at : at + together] * some)
         out = (out + power * total).astype(np.float32).astype(np.float64)
     return out
 
 
 @pytest.mark.parametrize("format", PARTS)
 @pytest.mark.parametrize("values", ["normal", "cancelling", "huge"])
-def test_what_is_cut_stays_within_the_bound(format, values):
-    """With eight and sixteen at a time; activations of a single float16 exceed it."""
+def test_truncation_stays_within_the_bound(format, values):
+    """With eight and sixteen products at a time truncation stays within the bound; activations of a
+    single float16 exceed it."""
     inputs = OP.make(OP.case(SHAPE, values, 3, format))
     expected = OP.expected(inputs)
     bound = OP.bounds[IN_PARTS[format]](inputs, expected)["out"]
     w = FORMATS[format].dequantise(inputs["weight"]).astype(np.float64)
     x = inputs["x"].astype(np.float64)
     for together in (8, 16):
-        assert (np.abs(multiplied(x, w, format, together) - expected["out"]) <= bound).all()
+        assert (np.abs(product_in_parts(x, w, format, together) - expected["out"]) <= bound).all()
     if values == "normal":
         rounded = x.astype(np.float16).astype(np.float64)
-        assert (np.abs(multiplied(rounded, w, format, 16) - expected["out"]) > bound).any()
+        assert (np.abs(product_in_parts(rounded, w, format, 16) - expected["out"]) > bound).any()
 
 
 @pytest.mark.parametrize("together", [4, 8, 16])
-def test_what_attention_cuts_stays_within_its_bound(together):
+def test_truncation_in_attention_stays_within_its_bound(together):
     """All addends but the first lie just below where they are cut off, and are lost whole; a unit
     less for each would not do."""
     products = np.full(256, 2.0**-23 * (1 - 2.0**-20))
     products[0], total = 1.0, np.zeros(())
     for at in range(0, len(products), together):
-        total = added(total, products[at : at + together])
+        total = tensor_core_sum(total, products[at : at + together])
     growth = (products.sum() - total) / products.sum()
     assert (
         gamma_truncated(len(products), FEWEST) / 2
@@ -95,7 +96,7 @@ def test_what_attention_cuts_stays_within_its_bound(together):
 @pytest.mark.parametrize("tokens", [3, 20])
 @pytest.mark.parametrize(("format", "lost"), [("BF16", 0.0), ("F16", 2.0**-22)])
 def test_no_part_is_lost(format, lost, tokens):
-    """With weights that reproduce the activations."""
+    """Weights that reproduce the activations show that every part is multiplied."""
     wanted = "linear", "tensor", format
     kernel = next(k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == wanted)
     x = np.random.default_rng(5).standard_normal((tokens, 72), np.float32)

@@ -63,8 +63,8 @@ def drawn(rng: np.random.Generator, size: int) -> Array:
 
 
 @pytest.mark.parametrize("size", [1, PIECE, PIECE + 1, 9 * PIECE + 5])
-def test_an_array_may_change_when_it_was_written(size, over):
-    """For any size, and however late the copies are made; they are as few as possible."""
+def test_arrays_may_change_after_write_returns(size, over):
+    """Copies have the old values, however late they are made; they are as few as possible."""
     stream, there = over
     array, target = drawn(np.random.default_rng(size), size), Memory(size)
     expected = array.copy()
@@ -75,7 +75,7 @@ def test_an_array_may_change_when_it_was_written(size, over):
     assert np.array_equal(target.own, expected)
 
 
-def test_who_asks_waits_for_what_was_before_alone(over):
+def test_ask_waits_only_for_earlier_copies(over):
     """A step's answer is available while the next one's copies are pending."""
     stream, there = over
     rng, place = np.random.default_rng(1), Memory(16)

@@ -11,8 +11,8 @@ import pytest
 
 from conformance.cuda.emulator import compiler
 from conformance.llama.peers.compare import Gap
-from conformance.support.drawn import drawn
 from conformance.support.models.small_models import Small
+from conformance.support.sampled import sampled
 from engine import (
     H2O,
     Engine,
@@ -54,7 +54,7 @@ def loaded(path: Path, **options: Any) -> Iterator[Engine]:
         yield engine
 
 
-def each_way(
+def in_each_configuration(
     path: Path, given: Mapping[str, Any], ways: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[Mapping[str, Any], Engine]]:
     """An engine for each configuration, with all nodes on the device that it names; in those that
@@ -71,14 +71,14 @@ def each_way(
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_what_is_kept_and_read(path, name):
+def test_kept_slots_equal_the_cpus(path, name):
     """Every node runs on the GPU, and each head keeps the same slots as on the CPU, also with the
     first block on the CPU. For any split of the prompt and any other text in the batch, the answer
     has the same bits."""
     given, kept, answers = {"kv_policy": EACH[name]}, [], []
     ways = ({"device": "cpu"}, {}, {"batch": 7}, {"gpu_layers": 2})
-    for _, engine in each_way(path, given, ways):
-        answers.append(drawn(engine, PROMPT, GREEDY))
+    for _, engine in in_each_configuration(path, given, ways):
+        answers.append(sampled(engine, PROMPT, GREEDY))
         slots = getattr(engine.model.method, "kept", {})
         kept.append({block: own.tolist() for block, own in slots.items()})
     assert kept.count(kept[0]) == len(ways)
@@ -89,8 +89,8 @@ def test_what_is_kept_and_read(path, name):
 
 
 @pytest.mark.parametrize("name", ["snapkv", "pyramidkv", "quest"])
-def test_sessions_go_on(path, tmp_path, name):
-    """As without an interruption."""
+def test_sessions_resume(path, tmp_path, name):
+    """A session resumes as without an interruption."""
     with loaded(path, kv_policy=EACH[name]) as engine:
         engine.generate(PROMPT, GREEDY)
         save(engine, tmp_path / "held.session")
@@ -101,7 +101,7 @@ def test_sessions_go_on(path, tmp_path, name):
         assert np.array_equal(engine.model.evaluate([7], held), expected)
 
 
-def test_prompts_are_read_sparsely(path):
+def test_sparse_prefill_on_the_gpu(path):
     """Every node runs on the GPU, with the same bits for any split of a batch; with all cells seen
     they are those without a pattern."""
     prompt, found = PROMPT * 4, {}
@@ -111,7 +111,7 @@ def test_prompts_are_read_sparsely(path):
     for way, (method, batch) in ways.items():
         with loaded(path, context=160, prompt_attention=method, batch=batch) as engine:
             assert {step.kernel.target for step in engine.model.steps} == {"cuda"}
-            found[way] = drawn(engine, prompt, GREEDY)
+            found[way] = sampled(engine, prompt, GREEDY)
     assert found["all"] == found["without"]
     assert found["few"] == found["cut"] != found["all"]
 
@@ -123,15 +123,15 @@ PAGED = {  # lengths of a prompt and an answer, some of whose tokens are packed 
 
 
 @pytest.mark.parametrize("name", ["kivi2", pytest.param("minicache", marks=pytest.mark.exhaustive)])
-def test_pages_are_packed_and_read(path, tmp_path, name):
+def test_packed_pages_on_the_gpu(path, tmp_path, name):
     """Every node runs on the GPU, with as many bytes held and the same answer as on the CPU, also
     with the first block on the CPU. For any split of the prompt, any other text in the batch, and
     after a session is restored the answer has the same bits."""
     given, prompt = PAGED[name]
     ways = ({"device": "cpu"}, {}, {"batch": 37}, {"gpu_layers": 3})
     answers, held = [], []
-    for way, engine in each_way(path, given, ways):
-        answers.append(drawn(engine, prompt, GREEDY))
+    for way, engine in in_each_configuration(path, given, ways):
+        answers.append(sampled(engine, prompt, GREEDY))
         held.append(engine.timings.cache)
         assert engine.model.method.packed == {"kivi2": 2, "minicache": 1}[name]
         if not way:

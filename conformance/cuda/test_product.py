@@ -33,7 +33,7 @@ KERNEL = next(k for k in CUDA_KERNELS if (k.variant, k.format) == ("bf16", "F16"
 Sums = Callable[[Array, Array], Array]
 
 
-class Otherwise(Emulator):
+class WrongProduct(Emulator):
     """An emulator that multiplies in some other way."""
 
     def __init__(self, sums: Sums) -> None:
@@ -54,9 +54,6 @@ def verdicts(device: Emulator, kernel: CudaKernel = KERNEL) -> list[Verdict]:
                 if not found[-1].passed:
                     break
     return found
-
-
-# The judge
 
 
 def in_halves(x: Array, weight: Array) -> Array:
@@ -93,7 +90,7 @@ WRONG: dict[str, Sums] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_product_is_rejected(name, record_property):
     with np.errstate(all="ignore"):
-        *_, last = verdicts(Otherwise(WRONG[name]))
+        *_, last = verdicts(WrongProduct(WRONG[name]))
     record_property("planted", (f"linear/cuda/bf16/{name}", not last.passed))
     assert not last.passed
 
@@ -103,14 +100,14 @@ def test_a_wrong_product_is_rejected(name, record_property):
     ("name", "when"),
     [("never", lambda _: False), ("of-more-than-nine", lambda shape: shape["tokens"] > 9)],
 )
-def test_a_product_left_out_is_rejected(name, when, record_property):
+def test_a_skipped_product_is_rejected(name, when, record_property):
     stages = (*KERNEL.stages[:-1], Product(linear.PRODUCT, when))
     *_, last = verdicts(Emulator(), replace(KERNEL, stages=stages))
     record_property("planted", (f"linear/cuda/bf16/{name}", not last.passed))
     assert not last.passed
 
 
-def cut(values: Array, largest: Array) -> Array:
+def truncated(values: Array, largest: Array) -> Array:
     """Truncate to 24 bits of the largest."""
     unit = np.exp2(np.frexp(largest)[1] - 24.0)
     return np.trunc(values / unit) * unit
@@ -122,8 +119,8 @@ def tensor_cores(together: int, *, backwards: bool = False, parts: int = 1) -> S
 
     def added(*addends: Array) -> Array:
         every = np.stack(np.broadcast_arrays(*addends))
-        total = cut(every, np.abs(every).max(axis=0)).sum(axis=0)
-        return cut(total, np.abs(total))
+        total = truncated(every, np.abs(every).max(axis=0)).sum(axis=0)
+        return truncated(total, np.abs(total))
 
     def sums(x: Array, weight: Array) -> Array:
         order = np.arange(x.shape[1])[:: -1 if backwards else 1]
@@ -144,14 +141,11 @@ def tensor_cores(together: int, *, backwards: bool = False, parts: int = 1) -> S
     tensor_cores(4), tensor_cores(8), tensor_cores(16), tensor_cores(1), tensor_cores(4096),
     tensor_cores(8, backwards=True), tensor_cores(8, parts=3), tensor_cores(1, parts=7),
 ], ids=["4", "8", "16", "one", "all", "backwards", "three-parts", "seven-parts"])  # fmt: skip
-def test_whatever_tensor_cores_do_is_right(sums, record_property):
+def test_tensor_core_truncation_is_accepted(sums, record_property):
     """The bound allows for truncation and any order of addition."""
-    found = verdicts(Otherwise(sums))
+    found = verdicts(WrongProduct(sums))
     assert all(verdict.passed for verdict in found), found[-1].failure
     record_property("worst", max(verdict.worst for verdict in found))
-
-
-# The emulator
 
 
 def matrices(device: Emulator, tokens: int, hidden: int, rows: int) -> tuple[Factors, Buffer]:
@@ -182,8 +176,8 @@ def result(device: Emulator, out: Buffer) -> Array:
         ({"out": -4}, "a product's out of 308 bytes is not within a buffer"),
     ],
 )
-def test_what_lies_outside_of_buffers_is_found(change, words):
-    """Before any access: sizes that are too large, addresses out of range."""
+def test_operands_outside_of_buffers_are_detected(change, words):
+    """Sizes that are too large and addresses out of range are detected before any access."""
     device = Emulator()
     factors, out = matrices(device, 11, 3, 7)
     moved = {n: getattr(factors, n) + c if n in ("x", "out") else c for n, c in change.items()}
@@ -192,7 +186,7 @@ def test_what_lies_outside_of_buffers_is_found(change, words):
     assert np.isnan(result(device, out)).all()
 
 
-def test_what_begins_between_elements_or_over_others_is_found():
+def test_misaligned_and_overlapping_operands_are_detected():
     device = Emulator()
     memory = device.empty(1000)
     good = Factors(memory.address, memory.address + 200, memory.address + 400, 9, 3, 5)
@@ -206,17 +200,14 @@ def test_what_begins_between_elements_or_over_others_is_found():
             device.multiply(replace(good, out=address))
 
 
-def test_no_product_is_recorded():
-    """As on a GPU, where CuPy forbids cuBLAS during stream capture."""
+def test_library_products_are_never_recorded():
+    """Recording a product is an error, as CuPy forbids cuBLAS during stream capture."""
     device = Emulator()
     factors, out = matrices(device, 9, 5, 6)
     with pytest.raises(KernelError, match="no product is recorded"), device.capture():
         device.multiply(factors)
     device.multiply(factors)
     assert np.isfinite(result(device, out)).all()
-
-
-# A product's row
 
 
 @pytest.mark.parametrize(
@@ -228,19 +219,16 @@ def test_no_product_is_recorded():
         "x: u16[tokens hidden], weight: u16[out hidden] -> out: u16[tokens out]",
     ],
 )
-def test_a_signature_says_what_is_multiplied(signature):
+def test_signatures_declare_layouts_and_types(signature):
     """Other layouts and types are not supported."""
     with pytest.raises(AssertionError, match="x: "):
         Product(signature, linear.many)
 
 
-def test_sizes_and_addresses_come_by_their_names():
+def test_sizes_and_addresses_are_passed_by_name():
     product = Product("a: u16[n k], b: u16[m k] -> c: f32[n m]", linear.many)
     addresses = {"a": 1, "b": 2, "c": 3, "d": 4}
     assert product.factors(addresses, {"n": 5, "k": 6, "m": 7}) == Factors(1, 2, 3, 5, 6, 7)
-
-
-# Weights rounded at upload
 
 
 @given(
@@ -250,7 +238,7 @@ def test_sizes_and_addresses_come_by_their_names():
     seed=st.integers(0, 2**32 - 1),
 )
 def test_weights_are_rounded_as_the_reference_does(rows, hidden, format, seed):
-    """For any split into pieces; bytes are counted after rounding."""
+    """Bits are the reference's for any split into pieces; bytes are counted after rounding."""
     rows = min(rows, 3 * 2**16 // hidden)
     x = np.random.default_rng(seed).standard_normal((rows, hidden), np.float32)
     weight = FORMATS[format].quantise(x)
@@ -260,34 +248,31 @@ def test_weights_are_rounded_as_the_reference_does(rows, hidden, format, seed):
     assert_array_equal(packed, expected)
 
 
-# Certificates and choice
-
-
-class Other(Emulator):
+class OtherLibrary(Emulator):
     library = "cuBLAS 12.9.3"
 
 
-class Without(Emulator):
+class NoLibrary(Emulator):
     library = ""
 
 
-def test_another_library_is_another_certificate():
-    """For kernels that multiply by it, and no other."""
+def test_certificates_bind_the_library():
+    """A library's version is in the key of kernels that multiply by it, and of no other."""
     plain = next(k for k in CUDA_KERNELS if (k.op, k.format) == ("linear", "Q4_0"))
     keys = []
-    for device in (Emulator(), Other()):
+    for device in (Emulator(), OtherLibrary()):
         with taking_the_place(device):
             keys.append([Key.of(kernel).digest for kernel in (KERNEL, plain)])
     assert keys[0][0] != keys[1][0]
     assert keys[0][1] == keys[1][1]
 
 
-def test_without_a_library_others_serve():
-    """And the library is only loaded if a kernel uses it, since it takes GPU memory."""
+def test_other_variants_serve_without_a_library():
+    """The library is only loaded if a kernel uses it, since it takes GPU memory."""
     need = KernelSpec("linear", "F16", (("hidden", 64), ("out", 64)))
-    assert need.candidates_on(Other(), numerics="fast")[0].variant == "bf16"
-    assert "bf16" not in {k.variant for k in need.candidates_on(Without(), numerics="fast")}
-    with taking_the_place(Without()):
+    assert need.candidates_on(OtherLibrary(), numerics="fast")[0].variant == "bf16"
+    assert "bf16" not in {k.variant for k in need.candidates_on(NoLibrary(), numerics="fast")}
+    with taking_the_place(NoLibrary()):
         assert KERNEL.missing() == ["cuBLAS"]
 
     class Never(Emulator):

@@ -19,8 +19,8 @@ FORMATS = [
 
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_token_has_the_bits_that_it_has_alone(format):
-    """In tiles of 64 and 128, for the first, the last and a token between."""
+def test_batched_tokens_have_the_bits_of_each_alone(format):
+    """Tokens have the same bits in tiles of 64 and 128 as alone."""
     wanted = "linear", "tensor" if format in PARTS else "generic", format
     kernel = next(k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == wanted)
     tokens = LEAST_OF_128 + 2
@@ -41,7 +41,7 @@ def test_a_token_has_the_bits_that_it_has_alone(format):
 
 
 @pytest.mark.skipif(not compiler(), reason="no C++ compiler")
-def test_tensor_cores_add_like_an_h200():
+def test_emulated_tensor_cores_round_like_an_h200():
     """Weights below 2^-14 are aligned as if they were that: an H200 gave these bits."""
     kernel = next(k for k in CUDA_KERNELS if k.name == "linear/cuda/tensor/F16")
     case = kernel.spec.case({"tokens": 3, "hidden": 256, "out": 257}, "edge", 25, "F16")

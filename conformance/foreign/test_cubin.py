@@ -1,4 +1,4 @@
-"""Cubins, which need a GPU: read, described and launched, with the emulator as the GPU."""
+"""Cubins, which need a GPU, are read, described and launched, with the emulator as the GPU."""
 
 import ctypes
 import shutil
@@ -77,7 +77,7 @@ def judged(folder: Path, name: str = "right", **said: object) -> Report:
     return judge(candidate, "rms_norm", secret=7)
 
 
-def test_what_a_kernel_takes_is_what_the_compiler_said(folder: Path):
+def test_cubin_metadata_equals_ptxas_report(folder: Path):
     """Registers and shared memory equal ptxas's report; parameters equal the source's."""
     for capability in (80, 90, 120):
         compiled = made(folder, capability)
@@ -87,8 +87,8 @@ def test_what_a_kernel_takes_is_what_the_compiler_said(folder: Path):
         assert kernel.parameters == ((0, 8), (8, 8), (16, 4), (24, 8), (32, 4), (36, 4))
 
 
-def test_a_file_that_is_none_is_one_line(folder: Path, tmp_path: Path):
-    """Other files, truncated and corrupted ones: a line with the error, never a traceback."""
+def test_damaged_cubins_are_refused(folder: Path, tmp_path: Path):
+    """Other files, truncated and corrupted ones give a line with the error, never a traceback."""
     whole = (folder / "sm_90.cubin").read_bytes()
     others = {
         b"": "no ELF file",
@@ -106,7 +106,7 @@ def test_a_file_that_is_none_is_one_line(folder: Path, tmp_path: Path):
         content = bytearray(whole)
         for at in rng.integers(len(whole), size=4):
             content[at] = rng.integers(256)
-        path = tmp_path / f"spoilt{number}.cubin"
+        path = tmp_path / f"corrupted{number}.cubin"
         path.write_bytes(content if number % 2 else whole[: int(rng.integers(len(whole)))])
         with suppress(CubinError):
             read_kernel(path, "right")
@@ -129,8 +129,8 @@ def test_a_file_that_is_none_is_one_line(folder: Path, tmp_path: Path):
         ({"threads": (8, 8, 8, 8)}, "threads are in x, y and z"),
     ],
 )
-def test_what_does_not_fit_is_said_without_a_gpu(folder: Path, said: dict, reason: str):
-    """A missing symbol, parameters of another description, launches beyond a GPU's limits."""
+def test_mismatches_are_reported_without_a_gpu(folder: Path, said: dict, reason: str):
+    """Missing symbols, other parameters and impossible launches are reported."""
     try:
         report = judged(folder, said.pop("name", "right"), **said)
         assert report.verdict == "refused"
@@ -141,15 +141,15 @@ def test_what_does_not_fit_is_said_without_a_gpu(folder: Path, said: dict, reaso
     assert "\n" not in found
 
 
-def test_what_is_not_said_of_a_launch_is_one():
-    """Blocks and threads in y and z default to 1; threads in x to 256."""
+def test_launch_defaults():
+    """Blocks and threads in y and z default to 1, threads in x to 256."""
     assert Manifest().launch({}) == [1, 1, 1, 256, 1, 1, 0]
     said = Manifest(blocks=("n", 2), threads=("n // 2", 4), shared="4 * n")
     assert said.launch({"n": 6}) == [6, 2, 1, 3, 4, 1, 24]
 
 
-def test_without_a_gpu_it_says_what_it_needs(folder: Path):
-    """After all checks that need none."""
+def test_a_missing_gpu_is_reported(folder: Path):
+    """The line says what a launch needs, after all checks that need no GPU."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -165,7 +165,7 @@ def test_without_a_gpu_it_says_what_it_needs(folder: Path):
 
 
 @pytest.fixture(scope="module")
-def driven(folder: Path) -> Path:
+def emulated_driver(folder: Path) -> Path:
     """The folder, with a CUDA driver whose GPU is the emulator."""
     compiler = shutil.which("cc")
     if not compiler or not shutil.which("g++"):
@@ -190,19 +190,19 @@ def driven(folder: Path) -> Path:
     ],
 )
 def test_a_cubin_is_judged_on_a_gpu(
-    driven: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
+    emulated_driver: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
 ):
     """Every call of CUDA's driver is made as for a GPU, and wrong kernels are rejected."""
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driven))
-    report = judged(driven, name)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(emulated_driver))
+    report = judged(emulated_driver, name)
     assert report.passed == (name == "right"), report.reason
     assert report.reason.startswith(reason)
     assert report.cases > 20 or not report.passed
     assert report.untimed
 
 
-def test_a_template_describes_a_launch(tmp_path: Path):
-    """Next to the output of its CUDA template; a manifest may also be elsewhere."""
+def test_the_template_of_a_manifest(tmp_path: Path):
+    """The manifest is next to the output of its CUDA template; it may also be elsewhere."""
     for kind, name in (("cuda", "mine.cu"), ("cubin", "mine.toml")):
         (tmp_path / name).write_text(template(OPS["linear"], kind))
     launch = Launch("mine.cu", "linear", "x: f32[n] -> out: f32[n]", items(), folder=tmp_path)

@@ -55,8 +55,8 @@ void linear(const float *x, const uint8_t *weight, float *out, int64_t tokens, i
     ],
     ids=["right", "float32 scales", "cut", "a product less", "another step"],
 )
-def test_a_product_of_that_kind_is_told_from_others(tmp_path: Path, right: str, wrong: str):
-    """By its numbers, under the name for that rounding."""
+def test_ggml_rounding_is_recognised(tmp_path: Path, right: str, wrong: str):
+    """A product that rounds activations as ggml does is recognised by its numbers."""
     (tmp_path / "mine.c").write_text(OWN.replace(right, wrong))
     candidate = Candidate.of(tmp_path / "mine.c")
     report = judge(candidate, "linear", numerics="ggml", secret=3, shrink=False)
@@ -67,7 +67,7 @@ def test_a_product_of_that_kind_is_told_from_others(tmp_path: Path, right: str, 
 
 @pytest.mark.skipif(LIBRARIES not in os.environ, reason=f"{LIBRARIES} says where libggml lies")
 @pytest.mark.parametrize("format", OPS["linear"].formats)
-def test_ggml_s_own_products_pass(format: str):
-    """In every format, within the bound for its rounding."""
+def test_ggmls_own_products_pass(format: str):
+    """ggml's products pass in every format, within the bound for its rounding."""
     report = judge(Candidate.of(PRODUCT), "linear", format, secret=5, shrink=False)
     assert report.passed, report.reason

@@ -36,15 +36,15 @@ LIBRARIES = "LLAMA_CPP_LIB_PATH"
 GGML = re.findall(C, (SOLUTIONS / "ggml_ops.c").read_text(), re.MULTILINE)
 
 
-def demand_numbers(report: Report):
+def assert_numbers(report: Report):
     """Assert that a verdict is about numbers."""
     assert report.passed or (report.verdict == "wrong" and NUMBERS.match(report.reason)), (
         f"{report.verdict}: {report.reason}"
     )
 
 
-def test_there_are_many():
-    """From every common library."""
+def test_honest_functions_are_many():
+    """There are functions from every common library."""
     assert len(FUNCTIONS) + len(GGML) >= 30
     assert {path.stem for path, _ in FUNCTIONS} >= {"numpy_ops", "scipy_ops", "torch_ops"}
 
@@ -57,7 +57,7 @@ def test_an_honest_function_is_judged_by_its_numbers(path: Path, name: str):
     if package := PACKAGES.get(path.stem):
         pytest.importorskip(package, reason=f"{package} is not installed: make test-transformers")
     report = judge(Candidate.of(f"{path}:{name}"), name, secret=5, shrink=False)
-    demand_numbers(report)
+    assert_numbers(report)
     assert report.passed == ((path.stem, name) not in INEXACT), report.reason
 
 
@@ -67,7 +67,7 @@ def test_ggml_is_judged_by_its_numbers(name: str):
     """llama.cpp's own compute functions, through its shared libraries."""
     path = SOLUTIONS / "ggml_ops.c"
     report = judge(Candidate.of(f"{path}:{name}"), name, secret=5, shrink=False)
-    demand_numbers(report)
+    assert_numbers(report)
     assert report.passed == (("ggml_ops", name) not in INEXACT), report.reason
 
 
@@ -75,4 +75,4 @@ def test_ggml_is_judged_by_its_numbers(name: str):
 def test_ggml_s_attention_is_judged_by_its_numbers():
     """Its masks are float16, which cannot hold every distance times a slope."""
     path = SOLUTIONS / "ggml_attention.c"
-    demand_numbers(judge(Candidate.of(path), "attention", "F32", secret=5, shrink=False))
+    assert_numbers(judge(Candidate.of(path), "attention", "F32", secret=5, shrink=False))

@@ -31,7 +31,7 @@ void rms_norm(const float *x, const float *weight, double eps, float *out, long 
 """
 
 
-def test_a_broken_law_is_told_and_no_failure(tmp_path: Path):
+def test_a_broken_law_is_reported_without_failing(tmp_path: Path):
     """A kernel that sums in another order for one token has other bits, within the bound."""
     (tmp_path / "mine.c").write_text(
         BATCHES.replace("FACTOR", "factor * (tokens == 1 ? 1 + 0x1p-23f : 1) *")
@@ -45,8 +45,8 @@ def test_a_broken_law_is_told_and_no_failure(tmp_path: Path):
     assert not outcome["tokens-alone"].wrong
 
 
-def test_chance_is_told(tmp_path: Path):
-    """Nondeterminism, other bits for the same inputs, is detected at the first level."""
+def test_nondeterminism_is_reported(tmp_path: Path):
+    """Other bits for the same inputs are detected at the first level."""
     (tmp_path / "mine.py").write_text(
         "import numpy as np\n\nCALLS = [0]\n\n\n"
         "def rms_norm(x, weight, eps):\n    CALLS[0] += 1\n    wide = x.astype(np.float64)\n"
@@ -61,7 +61,7 @@ def test_chance_is_told(tmp_path: Path):
     assert {law.outcome for law in full.laws if law.name == "tokens-alone"} == {"broken"}
 
 
-def test_going_on_after_its_end_is_seen(tmp_path: Path):
+def test_work_after_the_return_is_detected(tmp_path: Path):
     """A child that was woken is distinguished from one that is stopped."""
     (tmp_path / "mine.c").write_text(BATCHES.replace("FACTOR", "factor *"))
     op = OPS["rms_norm"]

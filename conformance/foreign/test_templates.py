@@ -19,8 +19,8 @@ BEGUN = ("rms_norm", "linear", "attention", "rope_norm", "softmax", "greedy")
 @pytest.mark.parametrize(
     ("kind", "name"), [*product(("c", "numba", "python"), BEGUN), ("cuda", "rms_norm")]
 )
-def test_a_template_fails_where_it_says(tmp_path: Path, kind: str, name: str):
-    """It compiles, is called, and writes nothing."""
+def test_an_unfilled_template_fails(tmp_path: Path, kind: str, name: str):
+    """It compiles, is called, and writes nothing; the line to fill in is named."""
     if kind == "cuda" and not shutil.which("g++"):
         kind = "c"
     text = template(OPS[name], kind)
@@ -34,7 +34,7 @@ def test_a_template_fails_where_it_says(tmp_path: Path, kind: str, name: str):
     assert " written" in report.reason
 
 
-def test_the_command_writes_one(tmp_path: Path):
+def test_the_command_writes_a_template(tmp_path: Path):
     """It never overwrites a file."""
     path = tmp_path / "mine.c"
     asked = ("judge", "--template", "rms_norm", "--for", "c", path)

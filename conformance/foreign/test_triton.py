@@ -60,8 +60,7 @@ SHORT = LINEAR.replace("sums, mask=(t < tokens)", "sums, mask=(t < tokens - 1)")
 
 
 def filled(text: str = FILLED) -> str:
-    """The template with a kernel, for few tokens: the interpreter takes a millisecond for each
-    program of a grid."""
+    """The template with a kernel, for few tokens, since the interpreter is slow."""
     said, _, rest = template(OPS["rms_norm"], "triton").partition("    pass\n")
     return f'# assay: takes = "tokens <= 8"\n{said}{text}{rest}'
 
@@ -91,8 +90,8 @@ def test_a_filled_in_template_is_judged(tmp_path: Path, text: str, reason: str):
 
 
 @pytest.mark.parametrize(("text", "passes"), [(LINEAR, True), (SHORT, False)])
-def test_a_product_is_judged_by_the_command(tmp_path: Path, inside, text: str, passes: bool):
-    """From the shell: a right one, and one whose mask leaves out the last row."""
+def test_the_command_judges_a_triton_product(tmp_path: Path, inside, text: str, passes: bool):
+    """From the shell a right product passes, and one whose mask leaves out the last row fails."""
     path = tmp_path / "mine.py"
     path.write_text(text)
     code, stdout, stderr = inside("judge", f"{path}:linear", "--op", "linear", "--json")

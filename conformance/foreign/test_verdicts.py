@@ -118,7 +118,7 @@ def test_right_and_wrong_are_told_apart(
     assert ", expected " in report.reason
 
 
-def test_whole_numbers_are_not_cut_off(tmp_path: Path):
+def test_integer_overflow_is_a_wrong_number(tmp_path: Path):
     """An integer that overflows its output's type is a wrong number."""
     (tmp_path / "mine.py").write_text(
         "import numpy\n"
@@ -129,7 +129,7 @@ def test_whole_numbers_are_not_cut_off(tmp_path: Path):
     assert "beyond int32" in judge(Candidate.of(f"{tmp_path}/mine.py:wrong"), "greedy").reason
 
 
-def test_a_timed_call_does_not_wait_for_pages(tmp_path: Path):
+def test_page_faults_happen_before_timing(tmp_path: Path):
     """Page faults happen before timing, for every contender."""
     (tmp_path / "mine.py").write_text(
         "import numpy, resource\n"
@@ -173,8 +173,8 @@ def test_a_quantised_product_is_judged(tmp_path: Path):
         ("pass", "wrong", "out[0, 0] was not written; 3 of 3 were not"),
     ],
 )
-def test_whatever_it_does_is_a_verdict(tmp_path: Path, body: str, verdict: str, reason: str):
-    """Hanging, raising, crashing, taking memory and files: each is reported in one line."""
+def test_misbehaving_kernels_get_a_verdict(tmp_path: Path, body: str, verdict: str, reason: str):
+    """Hanging, raising, crashing, and too much memory or files are reported in a line."""
     limits = Limits(seconds=0.5, memory=2**30)
     report = judged(tmp_path, PLAIN + body, limits=limits, shrink=False)
     assert report.verdict == verdict or (not verdict and not report.passed)
@@ -193,15 +193,15 @@ def test_there_is_no_network(tmp_path: Path):
     assert "Error" in report.reason
 
 
-def test_what_held_of_the_sandbox_is_told(tmp_path: Path):
-    """Each measure by name, and why it could not be applied."""
+def test_sandbox_measures_are_listed(tmp_path: Path):
+    """Each measure is listed by name, and why it could not be applied."""
     told = dict(judged(tmp_path, C, ".c").sandbox)
     assert {"no new privileges", "system calls (seccomp)", "no network (namespace)"} <= told.keys()
     assert told["no new privileges"] == ""
 
 
-def test_a_program_that_does_not_compile_is_refused(tmp_path: Path):
-    """With the compiler's first error and its line."""
+def test_compile_errors_are_reported(tmp_path: Path):
+    """The report has the compiler's first error and its line."""
     report = judged(tmp_path, C.replace("double sum", "dooble sum"), ".c")
     assert report.verdict == "refused"
     assert "mine.c:6" in report.reason
@@ -225,8 +225,8 @@ def test_strange_files_are_refused_in_one_line(tmp_path: Path, content: bytes, s
     assert "\n" not in report.reason
 
 
-def test_the_file_is_what_runs(tmp_path: Path):
-    """Not its bytecode file, which Python accepts by size and date."""
+def test_stale_bytecode_is_not_run(tmp_path: Path):
+    """The source file runs, not its bytecode file, which Python accepts by size and date."""
     path, wrong = tmp_path / "mine.py", NUMBA.replace("+ eps", "- eps")
     path.write_text(NUMBA)
     py_compile.compile(str(path))
@@ -247,15 +247,15 @@ def test_the_file_is_what_runs(tmp_path: Path):
         (f'# assay: takes = "{"not " * 3000}tokens"\n{PLAIN}pass', ".py", "recursion"),
     ],
 )
-def test_what_cannot_be_called_is_refused(tmp_path: Path, text: str, suffix: str, reason: str):
-    """A parameter of unknown name or other type, a missing function, a file that is not Python."""
+def test_invalid_signatures_are_refused(tmp_path: Path, text: str, suffix: str, reason: str):
+    """Unknown parameters, other types, missing functions and other files are refused."""
     report = judged(tmp_path, text, suffix)
     assert report.verdict == "refused"
     assert reason in report.reason
 
 
-def test_no_such_file_and_no_known_kind(tmp_path: Path):
-    """Named in one line."""
+def test_missing_and_unknown_files_are_refused(tmp_path: Path):
+    """One line names a missing file, or the unknown kind of file."""
     with pytest.raises(CandidateError, match="there is no file"):
         Candidate.of(tmp_path / "none.c")
     (tmp_path / "mine.rs").write_text("")
@@ -268,9 +268,9 @@ def test_no_such_file_and_no_known_kind(tmp_path: Path):
 
 @NEEDS_TORCH
 @pytest.mark.parametrize(("also", "reason"), [("pass", ""), ("x.zero_()", "wrote to its input x")])
-def test_tensors_of_a_gpu_are_copies(tmp_path: Path, monkeypatch, also: str, reason: str):
-    """Outputs are copied back, and modified inputs are detected: here a copy on the CPU stands for
-    the GPU's."""
+def test_gpu_outputs_are_copied_back(tmp_path: Path, monkeypatch, also: str, reason: str):
+    """Outputs are copied back, and modified inputs detected, with a copy on the CPU as the
+    GPU's."""
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     (tmp_path / "mine.py").write_text(
         "import torch\n"
@@ -286,7 +286,7 @@ def test_tensors_of_a_gpu_are_copies(tmp_path: Path, monkeypatch, also: str, rea
 
 
 @NEEDS_TORCH
-def test_a_kernel_with_a_tolerance_says_so(tmp_path: Path):
+def test_declared_rounding_sets_the_bound(tmp_path: Path):
     """bfloat16 exceeds float32's bound but not its own."""
     text = TORCH.replace("weight, eps)\n", "weight, eps).bfloat16()\n")
     assert judged(tmp_path, text).verdict == "wrong"
@@ -296,7 +296,7 @@ def test_a_kernel_with_a_tolerance_says_so(tmp_path: Path):
     assert said.passed, said.reason
 
 
-def test_sizes_that_it_does_not_take_are_left_out(tmp_path: Path):
+def test_unsupported_sizes_are_left_out(tmp_path: Path):
     """A manifest lists the supported sizes, and only these are tried."""
     only = "\n    assert x.shape[1] % 64 == 0, x.shape"
     text = NUMBA.replace("eps, out):", "eps, out):" + only.replace(", x.shape", ""), 1)
@@ -321,7 +321,7 @@ def test_a_failure_is_shrunk_and_replayed(tmp_path: Path):
     assert told["cases"] == 1
 
 
-def test_the_report_is_json(tmp_path: Path):
+def test_the_report_round_trips_through_json(tmp_path: Path):
     """Everything in it goes through JSON, an infinity as null."""
     report = judged(tmp_path, PLAIN + "pass")
     told = json.loads(json.dumps(report.json()))
@@ -333,8 +333,7 @@ def test_the_report_is_json(tmp_path: Path):
 
 
 def test_arrays_are_dlpack_arrays(tmp_path: Path):
-    """A function without a signature may declare its parameters; results may be any DLPack
-    array."""
+    """A function without a signature may declare its parameters; results may be DLPack arrays."""
     text = (
         "import functools, numpy\n"
         "class Only:\n"
@@ -353,7 +352,7 @@ def test_arrays_are_dlpack_arrays(tmp_path: Path):
         assert report.passed == passes, report.reason
 
 
-def test_a_library_says_as_what_it_is_called(tmp_path: Path):
+def test_assumed_types_of_a_library_are_noted(tmp_path: Path):
     """A library has no types: a note lists the assumed ones, and a manifest may set others."""
     (tmp_path / "mine.c").write_text(C)
     library = tmp_path / "mine.so"

@@ -108,9 +108,6 @@ def refused(path: Path) -> str:
     return refusal(GGUFError, path, GGUFFile, path)
 
 
-# Good files.
-
-
 def write_with_package(path: Path) -> None:
     """Every value type, alone and in an array, and tensors of several types."""
     rng = np.random.default_rng(1)
@@ -150,7 +147,7 @@ def assert_same_as_package(file: GGUFFile) -> None:
         assert view.tobytes() == theirs.data.tobytes()
 
 
-def test_says_what_the_gguf_package_says(tmp_path):
+def test_values_and_tensors_equal_the_gguf_packages(tmp_path):
     """Every value type and tensor reads as with the package that defines the format."""
     path = tmp_path / "model.gguf"
     write_with_package(path)
@@ -161,7 +158,7 @@ def test_says_what_the_gguf_package_says(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama-spm", "phi-3"])
-def test_says_what_the_gguf_package_says_of_real_files(name):
+def test_real_vocabularies_equal_the_gguf_packages(name):
     """A real vocabulary reads as with the `gguf` package."""
     with GGUFFile(real_vocabulary(name)) as file:
         assert_same_as_package(file)
@@ -180,7 +177,7 @@ def test_both_versions_and_magics_are_read(write, version, magic):
 
 
 @given(st.binary(max_size=30))
-def test_bytes_that_are_no_text_survive(tmp_path_factory, raw):
+def test_invalid_utf8_is_preserved(tmp_path_factory, raw):
     """A token of any bytes is returned unchanged."""
     path = tmp_path_factory.getbasetemp() / "token.gguf"
     path.write_bytes(build((key("tokens", Type.ARRAY, array(Type.STRING, 2, text(raw) * 2)),)))
@@ -334,7 +331,7 @@ def test_every_truncation_is_refused(tmp_path, write):
     GGUFFile(write(whole[:end])).close()
 
 
-def test_what_is_no_file_is_refused(tmp_path):
+def test_missing_files_folders_and_pipes_are_refused(tmp_path):
     """A missing file, a folder and a pipe are refused in one line, without waiting for anyone."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -351,7 +348,7 @@ def test_unreadable_file_is_refused(write):
     assert refused(path) == "cannot be read: permission denied"
 
 
-def test_names_cannot_break_the_line(tmp_path):
+def test_names_are_escaped_in_errors(tmp_path):
     """Line breaks and endless names, in a path or in a file, stay within one short line."""
     path = tmp_path / "two\nlines.gguf"
     path.write_bytes(build((key("k\n" + "x" * 9999, Type.BOOL, b"\7"),)))
@@ -362,9 +359,6 @@ def test_names_cannot_break_the_line(tmp_path):
     assert len(line) < 300 + len(str(path))
     assert "two\\nlines.gguf" in line
     assert "key 'k\\nxxx" in line
-
-
-# Files spoilt at random.
 
 
 def seeds_of_mutants() -> list[bytes]:
@@ -422,7 +416,7 @@ def extreme(rng: random.Random, bits: int) -> int:
     return rng.choice((rng.getrandbits(bits), rng.randrange(70), near)) % (1 << bits)
 
 
-def touch(path: Path) -> str | None:
+def read_everything(path: Path) -> str | None:
     """Read a file to the last byte of its tensors; returns the error line, or None."""
     try:
         with GGUFFile(path) as file:
@@ -443,7 +437,7 @@ def _traced():
 
 
 @pytest.mark.usefixtures("traced")
-def test_spoilt_files_do_no_harm(write):
+def test_corrupted_files_do_no_harm(write):
     """A corrupted file is read or refused in one line, fast, and in memory like its size."""
     seeds = seeds_of_mutants()
     read = 0
@@ -454,7 +448,7 @@ def test_spoilt_files_do_no_harm(write):
         tracemalloc.reset_peak()
         before, started = tracemalloc.get_traced_memory()[0], time.perf_counter()
         try:
-            line = touch(path)
+            line = read_everything(path)
         except Exception as error:
             error.add_note(again)
             raise

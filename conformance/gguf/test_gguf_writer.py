@@ -64,8 +64,8 @@ def typed_values() -> st.SearchStrategy[tuple[ValueType, Any]]:
     st.sampled_from([1, 7, 1 << 20]),
     st.sampled_from([1, 32, 256]),
 )
-def test_read_back(tmp_path_factory, keys, size, alignment):
-    """Keys of every type, empty arrays and odd texts among them, and every byte of the tensors."""
+def test_round_trip(tmp_path_factory, keys, size, alignment):
+    """Keys of every type, empty arrays, invalid UTF-8 and all bytes of tensors are read back."""
     out = tmp_path_factory.getbasetemp() / "written.gguf"
     keys = {**keys, "general.alignment": gw.u32(alignment)}
     gw.write_gguf(out, keys, TENSORS, pieces(size))
@@ -79,7 +79,7 @@ def test_read_back(tmp_path_factory, keys, size, alignment):
         assert all(t.offset % alignment == 0 for t in file.tensors.values())
 
 
-def test_package_reads_it(tmp_path):
+def test_the_gguf_package_reads_it(tmp_path):
     """The `gguf` package's reader finds the same."""
     out = tmp_path / "out.gguf"
     some = [t for t in TENSORS if t.n_bytes]
@@ -93,7 +93,7 @@ def test_package_reads_it(tmp_path):
 
 
 @pytest.mark.parametrize("count", [0, 1, 10**6])
-def test_pieces_must_be_the_tensors(tmp_path, count):
+def test_pieces_must_have_the_tensors_size(tmp_path, count):
     """Too few or too many bytes leave no file."""
     wrong = [*pieces(16), np.zeros(1, np.uint8)] if count == 10**6 else list(pieces(16))[:count]
     with pytest.raises(ValueError, match=r"pieces|more bytes"):
@@ -101,11 +101,8 @@ def test_pieces_must_be_the_tensors(tmp_path, count):
     assert not list(tmp_path.iterdir())
 
 
-# assay inspect
-
-
-def test_inspect_describes(inside):
-    """Everything as JSON; the same as tables."""
+def test_inspect_prints_everything(inside):
+    """`assay inspect` prints everything as JSON, and the same as tables."""
     said = json.loads(inside("inspect", "story", "--json")[1])
     with GGUFFile(resolve("story")) as file:
         assert said["metadata"] == file.metadata
@@ -117,8 +114,8 @@ def test_inspect_describes(inside):
     assert "llama.context_length" in table
 
 
-def test_inspect_changes_keys(inside, tmp_path):
-    """Set, added and removed; other keys and every tensor's bytes stay."""
+def test_inspect_sets_and_removes_keys(inside, tmp_path):
+    """Keys are set, added and removed; other keys and every tensor's bytes stay."""
     out = tmp_path / "out.gguf"
     settings = ("tokenizer.ggml.bos_token_id=7", "general.name=x=y", "my.own:[float32]=[1, 2.5]")
     options = [word for setting in settings for word in ("--set", setting)]
@@ -153,7 +150,7 @@ def test_inspect_changes_keys(inside, tmp_path):
         (["--set", "general.alignment:uint32=48"], "a power of two"),
     ],
 )  # fmt: skip
-def test_inspect_refuses(tmp_path, arguments, message):
+def test_inspect_refuses_invalid_changes(tmp_path, arguments, message):
     options: dict[str, list[str]] = {"--set": [], "--remove": []}
     options[arguments[0]].append(arguments[1])
     with GGUFFile(resolve("story")) as file:

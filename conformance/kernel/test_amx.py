@@ -15,7 +15,7 @@ from numba.core.errors import TypingError
 from numpy.testing import assert_array_equal
 
 from conformance.support.amx import by_tiles, operands
-from conformance.support.elsewhere import python_for
+from conformance.support.cross_compile import python_for
 from conformance.support.special_numbers import flush, same_numbers
 from kernels.cpu.isa import amx
 from kernels.cpu.isa.amx import (
@@ -56,7 +56,7 @@ def bf16_product(a: Array, b: Array, c: Array) -> Array:
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize(("kind", "operation"), [("i8", tile_dot_i8), ("u8", tile_dot_u8_i8)])
 def test_emulated_products_of_bytes_are_exact(kind, operation, size, seed):
-    """Modulo 2^32, for random and for the largest products, and nothing around c is written."""
+    """Products are exact modulo 2^32, and nothing around c is written."""
     a, b, c = operands(kind, *size, seed)
     want = (c + a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
     assert_array_equal(by_tiles(EMULATED, operation, a, b, c), want)
@@ -65,7 +65,7 @@ def test_emulated_products_of_bytes_are_exact(kind, operation, size, seed):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_emulated_products_of_bfloat16_round_as_the_manual_says(size, seed):
-    """Bit for bit, also with infinities, NaN and subnormal numbers (from seed 1 on)."""
+    """Bits are the manual's, also with infinities, NaN and subnormals from seed 1 on."""
     a, b, c = operands("bf16", *size, seed)
     same_numbers(by_tiles(EMULATED, tile_dot_bf16, a, b, c), bf16_product(a, b, c))
 
@@ -93,7 +93,7 @@ def test_every_step_of_a_bfloat16_product_flushes(products, c, want):
 
 
 @njit
-def turn(source, target):
+def use_all_tiles(source, target):
     """Eight tiles at once: each keeps its contents, and cleared ones are zero."""
     state = tile_state(EMULATED)
     configure(EMULATED, state, FULL)
@@ -117,11 +117,11 @@ def turn(source, target):
     release(EMULATED, state)
 
 
-def test_there_are_eight_tiles():
+def test_eight_tiles_are_independent():
     """Each is its own memory."""
     source = np.arange(2048, dtype=np.int32).reshape(8, 256)
     target = np.full_like(source, -1)
-    turn(source, target)
+    use_all_tiles(source, target)
     source[2] = 0
     assert_array_equal(target, source[::-1])
 
@@ -166,8 +166,8 @@ def multiply_all(config, early, late, out):
         pytest.param(tile_config((16, 64), (16, 64)), False, False, id="no third tile"),
     ],
 )
-def test_where_the_hardware_would_fault_nothing_is_stored(config, early, late):
-    """So an emulated kernel that would crash leaves its output unwritten, and is detected."""
+def test_hardware_faults_store_nothing(config, early, late):
+    """An emulated kernel that would crash leaves its output unwritten, and is detected."""
     out = np.full((16, 16), 77, np.int32)
     multiply_all(FULL, False, False, out)
     assert_array_equal(out, 0)
@@ -176,7 +176,7 @@ def test_where_the_hardware_would_fault_nothing_is_stored(config, early, late):
     assert_array_equal(out, 77)
 
 
-def test_tiles_are_different_literals():
+def test_tile_numbers_must_be_distinct_literals():
     """A tile that is not one of eight, or twice in a product, is a compile error."""
 
     def with_tiles(c: int, a: int, b: int) -> Callable[..., None]:
@@ -208,7 +208,7 @@ def test_wrong_shapes_are_refused():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has to be asked")
-def test_permission_is_what_linux_says(monkeypatch):
+def test_permission_agrees_with_linux(monkeypatch):
     """On a CPU with tiles, permission agrees with the flags that Linux lists."""
     flags = Path("/proc/cpuinfo").read_text()
     monkeypatch.setattr(amx, "cpu_features", lambda: frozenset({"amx-tile"}))
@@ -226,7 +226,7 @@ def test_permission_is_what_linux_says(monkeypatch):
         ("aarch64", amx.FEATURES, False),
     ],
 )
-def test_permission_is_for_tiles(machine, features, asks, granted, monkeypatch):
+def test_permission_is_requested_only_with_tiles(machine, features, asks, granted, monkeypatch):
     """Linux is asked on CPUs with any kind of tiles, and only there."""
     calls: list[list[int]] = []
 
@@ -248,8 +248,8 @@ def test_permission_is_for_tiles(machine, features, asks, granted, monkeypatch):
     [("i8", tile_dot_i8), ("u8", tile_dot_u8_i8), ("bf16", tile_dot_bf16)],
     ids=["i8", "u8", "bf16"],
 )
-def test_the_hardware_does_what_the_emulation_does(kind, operation):
-    """Bit for bit, except for a NaN's payload."""
+def test_hardware_equals_the_emulation(kind, operation):
+    """They agree bit for bit, except for a NaN's payload."""
     for size, seed in itertools.product(SIZES, range(4)):
         a, b, c = operands(kind, *size, seed)
         hardware, emulated = (by_tiles(tag, operation, a, b, c) for tag in (AMX, EMULATED))
@@ -270,8 +270,8 @@ for operation in (tile_dot_i8, tile_dot_u8_i8, tile_dot_bf16):
 
 
 @pytest.mark.skipif(not X86, reason="this is no x86-64")
-def test_the_hardware_form_is_the_instructions():
-    """Compiled for a CPU with AMX on any CPU: each operation is its instruction, in order."""
+def test_operations_compile_to_amx_instructions():
+    """Compiled for a CPU with AMX, on any CPU, each operation is its instruction, in order."""
     text = python_for("sapphirerapids", amx.FEATURES, ASSEMBLY)
     wanted = ["tileloadd", "tilestored", "tdp", "ldtilecfg", "tilerelease"]
     lines = [line.split("#")[0].split() for line in text.splitlines()]

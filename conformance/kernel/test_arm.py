@@ -32,7 +32,7 @@ PORTABLE = [
 SAMPLE = ["rms_norm/cpu/generic", "linear/cpu/neon_i8mm/Q8_0"]
 
 
-class Arm:
+class ArmMachine:
     """The emulated machine: its programs, and kernels compiled here for it."""
 
     def __init__(self, cache: Path) -> None:
@@ -63,7 +63,7 @@ class Arm:
 
 @pytest.fixture(scope="module")
 def arm(tmp_path_factory):
-    return Arm(tmp_path_factory.mktemp("arm"))
+    return ArmMachine(tmp_path_factory.mktemp("arm"))
 
 
 FEATURES = """
@@ -83,8 +83,8 @@ for variant in ("avx2", "neon_dotprod", "neon_i8mm"):
         ("cortex-a72", "dotprod", "dotprod i8mm"),
     ],
 )
-def test_features_are_those_of_the_cpu(arm, cpu, dots, matrices):
-    """Not those of the model in /proc/cpuinfo; and no x86 variant is chosen."""
+def test_cpu_features_are_detected(arm, cpu, dots, matrices):
+    """Features are the emulated CPU's, not /proc/cpuinfo's; no x86 variant is chosen."""
     found = arm.program("-c", FEATURES, ARM_CPU=cpu).splitlines()
     assert found == ["aarch64/neoverse-v2", "avx2 f16c fma", dots, matrices]
 
@@ -97,13 +97,13 @@ print(*(share.code.digest for share in shares_of(find("relu/cpu/generic"))))
 
 
 @whole
-def test_what_is_compiled_here_is_what_it_compiles(arm, tmp_path):
-    """Byte for byte, so that tests run the same machine code on both."""
+def test_cross_compiled_code_equals_native_code(arm, tmp_path):
+    """The machine code is equal byte for byte, so tests run the same code on both."""
     own = arm.program("-c", OWN, cache=tmp_path).split()
     assert set(own) <= set(arm.compiled("relu/cpu/generic").values())
 
 
-def demand_same_bits(arm, names: list[str], file: Path) -> None:
+def assert_same_bits(arm, names: list[str], file: Path) -> None:
     """Assert equal bits; NEON kernels are compared with our portable ones."""
     arm.compiled(*names)
     bits.write(file, names)
@@ -117,14 +117,14 @@ def demand_same_bits(arm, names: list[str], file: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_bits_of_a_sample_are_those_of_this_machine(arm, tmp_path):
-    demand_same_bits(arm, SAMPLE, tmp_path / "inputs")
+def test_a_sample_of_ops_has_this_machines_bits(arm, tmp_path):
+    assert_same_bits(arm, SAMPLE, tmp_path / "inputs")
 
 
 @whole
-def test_bits_are_those_of_this_machine(arm, tmp_path):
-    """For every op by its portable kernel, and NEON's linear in every kind of format."""
-    demand_same_bits(arm, [*PORTABLE, *NEON], tmp_path / "inputs")
+def test_ops_have_this_machines_bits(arm, tmp_path):
+    """Every op has equal bits by its portable kernel, and NEON's linear in every kind of format."""
+    assert_same_bits(arm, [*PORTABLE, *NEON], tmp_path / "inputs")
 
 
 JUDGE = """
@@ -155,6 +155,6 @@ with Engine.load(sys.argv[1], threads=2) as engine:
 
 @whole
 @pytest.mark.parametrize("model", ["story", "story-q8_0"])
-def test_the_engine_tells_the_same_story(arm, model):
-    """The same logits, for a prompt and for single tokens, and so the same text."""
+def test_the_engine_has_this_machines_bits(arm, model):
+    """The logits are the same for a prompt and for single tokens, and so is the text."""
     assert arm.program("-c", ENGINE, model) == output_of(ENGINE, model, cwd=ROOT, timeout=PATIENCE)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import each, inputs_of, run
+from conformance.support.machine_kernels import each, inputs_of, run
 from kernels.call import bind, call
 from kernels.cpu.attention.attention import FEW
 from kernels.cpu.attention.attention_sums import CHUNK
@@ -38,7 +38,7 @@ def test_chunks_merge_within_the_bound(kernel, cells, tokens):
 @each("attention")
 @pytest.mark.parametrize("tokens", [1, FEW + 1], ids=["few", "many"])
 def test_many_chunks_merge_within_the_bound(kernel, tokens):
-    """Also beyond 32 chunks, where a merge by warps starts a second round."""
+    """Beyond 32 chunks a merge by warps starts a second round, within the bound."""
     cells = 33 * cuda.CHUNK + 5
     inputs = inputs_over(kernel, cells, tokens)
     inputs["spans"][:, 1:] = [0, cells]
@@ -50,8 +50,8 @@ def test_many_chunks_merge_within_the_bound(kernel, tokens):
 
 
 @each("attention", formats=("F16", "Q8_0"), target="cpu")
-def test_chunks_dealt_to_any_threads_give_the_same_bits(kernel):
-    """For threads with whole chunks, with some items of the remaining ones, or with none."""
+def test_chunks_divided_among_any_threads_give_the_same_bits(kernel):
+    """Threads may have whole chunks, some items of the remaining ones, or none."""
     case = OP.case({"head_dim": HEAD_DIM}, format=kernel.format)
     inputs = scene(case, 9 * CHUNK - 3, 3, kv_heads=2)
     inputs["spans"] = np.array([[0, 0, 2100], [1, 3, 1700], [1, 3, 640]], np.int32)
@@ -66,7 +66,7 @@ def test_chunks_dealt_to_any_threads_give_the_same_bits(kernel):
 
 
 @each("attention", formats=("F16", "F32"), target="cuda")
-def test_chunks_taken_by_turns_are_those_of_their_own_blocks(kernel, monkeypatch):
+def test_persistent_blocks_have_the_bits_of_one_block_per_chunk(kernel, monkeypatch):
     """For any number of GPU blocks that share the chunks of two sequences, in any order of
     prefetching, the bits are those of one block for each chunk."""
     for head_dim in (64, 128) if kernel.variant == "tensor" else (64, 256):
@@ -81,7 +81,7 @@ def test_chunks_taken_by_turns_are_those_of_their_own_blocks(kernel, monkeypatch
         monkeypatch.undo()
 
 
-def test_the_bound_allows_these_chunks():
+def test_chunk_sizes_are_those_of_the_bound():
     """Chunks are no smaller than the reference's bound assumes, and GPU chunks end where the CPU's
     do, at the sizes of these tests; laws go beyond all of them."""
     assert min(CHUNK, cuda.CHUNK) >= MERGED
@@ -91,7 +91,7 @@ def test_the_bound_allows_these_chunks():
 
 
 @each("attention")
-def test_the_plain_call_knows_its_own_format(kernel):
+def test_call_checks_the_format(kernel):
     """`call` takes the format from the kernel's name, and refuses another."""
     inputs = inputs_of(kernel, tokens=2, heads=4, kv_heads=2, head_dim=HEAD_DIM)
     given = {name: value for name, value in inputs.items() if name != "format"}

@@ -28,7 +28,7 @@ PAIRS = (  # closures of functions, of tags and of overloads
 )
 
 
-def test_what_processes_compiled_apart_works_together(tmp_path):
+def test_closures_compiled_in_separate_processes_work_together(tmp_path):
     """Two closures of each function are compiled in separate processes, and tried together in a
     third: they are loaded from disk, and compute what they should."""
     copy = Copy(tmp_path)
@@ -46,14 +46,14 @@ def made(factor, inner=None):
     return scaled
 
 
-def test_identity_tells_closures_apart():
-    """By their numbers and the functions in their closures, at any depth; not by address."""
+def test_closure_identity():
+    """Closures differ by numbers and functions they close over, at any depth, not by address."""
     names = [identity(made(f, made(g)).py_func) for f in (2, 3) for g in (2, 3)]
     assert len(set(names)) == 4
     assert names[0] == identity(made(2, made(2)).py_func)
 
 
 @pytest.mark.parametrize("value", [object(), np.zeros(5000)], ids=["an object", "a long array"])
-def test_what_has_no_lasting_name_is_refused(value):
+def test_closures_without_a_stable_name_are_refused(value):
     with pytest.raises(TypeError, match="what is it in another process"):
         identity(made(value).py_func)

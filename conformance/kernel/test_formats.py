@@ -6,7 +6,7 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import HERE, each, run
+from conformance.support.machine_kernels import HERE, each, run
 from reference.formats import FORMATS, grids
 from reference.table import OPS
 from reference.values import FINITE, VALUES
@@ -30,7 +30,7 @@ def random_bytes(name: str, seed: int = 0) -> np.ndarray:
 
 
 @every_format
-def test_blocks_are_sized_as_the_gguf_package_has_them(name):
+def test_block_sizes_equal_the_gguf_packages(name):
     """Type number, elements and bytes of a block agree with gguf's table."""
     kind = GGMLQuantizationType[name]
     assert FORMATS[name].gguf_type == kind.value
@@ -39,7 +39,7 @@ def test_blocks_are_sized_as_the_gguf_package_has_them(name):
 
 @each("quantise", formats=WRITTEN)
 @pytest.mark.parametrize("values", sorted({*FINITE} - {"subnormal"}))  # they cast infinity to int8
-def test_quantised_rows_are_those_of_the_gguf_package(kernel, values):
+def test_quantised_rows_equal_the_gguf_packages(kernel, values):
     """Reference and kernels write the bytes that gguf.quants writes."""
     x = rows(values) + np.float32(0)  # of two zeros theirs may take either for the least
     with np.errstate(over="ignore"):
@@ -49,7 +49,7 @@ def test_quantised_rows_are_those_of_the_gguf_package(kernel, values):
 
 
 @each("dequantise")
-def test_decoded_bytes_are_those_of_the_gguf_package(kernel):
+def test_decoded_values_equal_the_gguf_packages(kernel):
     """Reference and kernels read any bytes as gguf.quants does."""
     data = random_bytes(kernel.format)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -61,7 +61,7 @@ def test_decoded_bytes_are_those_of_the_gguf_package(kernel):
 
 
 @pytest.mark.parametrize("name", ["IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"])
-def test_grids_are_those_of_the_gguf_package(name):
+def test_grids_equal_the_gguf_packages(name):
     """An index names the same values in the same order."""
     theirs = getattr(quants, name)
     theirs.init_grid()
@@ -72,7 +72,7 @@ def test_grids_are_those_of_the_gguf_package(name):
 
 @pytest.mark.parametrize("name", READ)
 @pytest.mark.parametrize("values", sorted(FINITE))
-def test_blocks_of_a_format_that_is_only_read_are_as_large_as_asked(name, values):
+def test_random_blocks_have_the_requested_magnitudes(name, values):
     """Their largest magnitudes are those of the values, within a float16 scale's rounding."""
     kind, x = FORMATS[name], rows(values).clip(-65504, 65504)  # beyond, no scale need be found
     drawn = kind.dequantise(kind.random_like(x, np.random.default_rng(1)))
@@ -83,9 +83,8 @@ def test_blocks_of_a_format_that_is_only_read_are_as_large_as_asked(name, values
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if FORMATS[n].scaled])
-def test_drawn_rows_reach_the_ends_of_their_scales(name):
-    """Random rows include subnormal scales, the largest, zeros and negative ones, all finite;
-    corrupted ones do not."""
+def test_random_rows_include_extreme_scales(name):
+    """Random rows include extreme finite scales; corrupted ones also others."""
     kind, rng = FORMATS[name], np.random.default_rng(0)
     drawn = kind.random_rows(VALUES["normal"](rng, (5000, 256)), rng)
     assert np.isfinite(kind.dequantise(drawn)).all()
@@ -94,14 +93,14 @@ def test_drawn_rows_reach_the_ends_of_their_scales(name):
         same = kind.scaled(blocks, np.full((len(blocks), 2), scale, np.float32)) == blocks
         assert same.all(axis=1).any(), scale
     for scale in (np.inf, np.nan):
-        spoilt = kind.dequantise(kind.with_scale(drawn, scale, rng))
-        strange = ~np.isfinite(spoilt).all(axis=1)
+        corrupted = kind.dequantise(kind.with_scale(drawn, scale, rng))
+        strange = ~np.isfinite(corrupted).all(axis=1)
         assert 0.05 < strange.mean() < 0.3
-        assert np.isfinite(spoilt[~strange]).all()
+        assert np.isfinite(corrupted[~strange]).all()
 
 
 @pytest.mark.parametrize("name", READ)
-def test_a_format_that_is_only_read_says_so(name):
+def test_read_only_formats_refuse_to_quantise(name):
     """Quantising to it is an error that names it, and the op does not list it."""
     with pytest.raises(ValueError, match=f"{name} cannot be quantised to"):
         FORMATS[name].quantise(np.zeros((1, 256), np.float32))
@@ -110,7 +109,7 @@ def test_a_format_that_is_only_read_says_so(name):
 
 
 @each("dequantise", formats=("F16", "BF16"))
-def test_every_pattern_of_sixteen_bits_survives(kernel):
+def test_all_16_bit_patterns_round_trip(kernel):
     """All 65536 patterns decode and encode to themselves; a NaN stays a NaN."""
     quantise = next(k for k in HERE if (k.op, k.format) == ("quantise", kernel.format))
     patterns = np.arange(65536, dtype=np.uint16).view(np.uint8)[None]
@@ -123,8 +122,8 @@ def test_every_pattern_of_sixteen_bits_survives(kernel):
 
 
 @each("quantise", formats=("BF16",))
-def test_a_nan_is_written_as_the_reference_writes_it(kernel):
-    """Quiet, its sign and upper bits kept."""
+def test_nan_is_encoded_as_in_the_reference(kernel):
+    """A NaN becomes quiet, and keeps its sign and upper bits."""
     bits = np.array([[0x7FC00000, 0xFFC00000, 0x7FE12345, 0x7F812345]], np.uint32)
     x = bits.view(np.float32)
     assert_array_equal(run(kernel, x=x), FORMATS[kernel.format].quantise(x))

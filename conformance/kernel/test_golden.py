@@ -18,7 +18,7 @@ def distance(got: np.ndarray, want: np.ndarray) -> np.ndarray:
 
 
 @every_op
-def test_references_still_give_their_golden_vectors(op):
+def test_references_reproduce_their_golden_vectors(op):
     """No reference has changed: integers to the bit, the rest to a millionth of the bound."""
     cases = list(golden.cases(op.name))
     assert cases
@@ -30,7 +30,7 @@ def test_references_still_give_their_golden_vectors(op):
             assert (distance(got[name], want) <= 1e-6 * bounds[name]).all()
 
 
-def test_the_index_knows_every_file_by_its_hash():
+def test_the_index_has_every_files_hash():
     """Tables, files and hashes agree, and together they stay below 1.75 megabytes."""
     index = golden.index()
     files = {path.stem: path for path in golden.FOLDER.glob("*.npz")}
@@ -41,7 +41,7 @@ def test_the_index_knows_every_file_by_its_hash():
     assert sum(path.stat().st_size for path in files.values()) < 7 * 2**18
 
 
-def test_making_them_again_gives_the_same_bytes(tmp_path):
+def test_golden_files_are_reproducible(tmp_path):
     """Two runs of the one command write identical files."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -50,7 +50,7 @@ def test_making_them_again_gives_the_same_bytes(tmp_path):
         assert first.read_bytes() == (tmp_path / "b" / first.name).read_bytes()
 
 
-def test_a_changed_reference_is_seen():
+def test_a_changed_reference_is_detected():
     """A reference that forgets eps no longer gives its golden vectors."""
     rms_norm = OPS["rms_norm"]
     (inputs, outputs), *_ = golden.cases("rms_norm")

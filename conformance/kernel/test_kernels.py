@@ -9,23 +9,14 @@ import pytest
 from hypothesis import given, settings
 
 from conformance.support.depth import DEEP
-from conformance.support.here import HERE, cases, inputs_of, run
+from conformance.support.machine_kernels import HERE, cases, inputs_of, run
 from kernels.call import emulated
 from kernels.certificates import Store
 from kernels.cuda.runtime.device import EMULATED
 from kernels.judge import judge, replay
 from kernels.kernel import Kernel
 from kernels.shapes import ShapeError
-from kernels.trial import (
-    CASES,
-    Request,
-    Tried,
-    attempt,
-    certificate_of,
-    held,
-    law_cases,
-    laws_of,
-)
+from kernels.trial import CASES, Request, Tried, attempt, certificate_of, held, law_cases, laws_of
 from reference.op import Case, Op
 from reference.table import OPS
 
@@ -84,7 +75,7 @@ def test_every_law_holds(kernel, law):
 
 
 @every_kernel
-def test_calls_name_the_op_and_the_argument_they_refuse(kernel):
+def test_refused_arguments_are_named(kernel):
     """A missing, wrongly typed or strided argument is refused by name, never read."""
     inputs = inputs_of(kernel)
     for argument in (a for a in kernel.spec.inputs if a.axes):
@@ -103,7 +94,7 @@ def test_calls_name_the_op_and_the_argument_they_refuse(kernel):
 
 
 @every_op
-def test_cases_are_functions_of_their_seed(op):
+def test_cases_are_determined_by_their_seed(op):
     """The same case always gives the same arguments, and another seed gives others."""
 
     def arguments(seed: int) -> list[bytes]:
@@ -115,7 +106,7 @@ def test_cases_are_functions_of_their_seed(op):
 
 
 @every_op
-def test_references_say_what_they_take_and_give(op):
+def test_reference_docstrings_state_shapes(op):
     """A reference's docstring states its shapes, or names the sibling that does."""
     text = op.reference.__doc__ or ""
     assert "->" in text or "shapes as for" in text, f"{op.name}: no shapes in its docstring"

@@ -31,7 +31,7 @@ COMPARISONS = [operator.lt, operator.gt, operator.eq]
 
 @pytest.mark.parametrize("symbol", ARITHMETIC)
 def test_operators(symbol):
-    """Between two vectors, and between a vector and a number on either side: one rounding each."""
+    """Operators of two vectors, or of a vector and a number on either side, round once."""
     a, b = pairs(1)
     right, left = (njit(lambda v: symbol(v, SCALAR)), njit(lambda v: symbol(SCALAR, v)))
     with np.errstate(all="ignore"):
@@ -40,7 +40,7 @@ def test_operators(symbol):
         same_numbers(swept(left, a), symbol(SCALAR, a))
 
 
-def test_nothing_is_contracted():
+def test_no_fused_multiply_add():
     """a * b + c rounds twice: no fused multiply-add."""
     a, b = (np.random.default_rng(s).random(1600, np.float32) for s in (1, 2))
     found = swept(njit(lambda v, w: v * w + v), a, b)
@@ -50,7 +50,7 @@ def test_nothing_is_contracted():
 
 
 @pytest.mark.parametrize("symbol", COMPARISONS)
-def test_comparisons_choose(symbol):
+def test_where_selects_by_comparison(symbol):
     """`where` takes the first where the condition holds, otherwise the second, also with NaN."""
     a, b = pairs(3)
 
@@ -64,7 +64,7 @@ def test_comparisons_choose(symbol):
     same_numbers(swept(njit(choose_by_number), a), np.where(symbol(a, SCALAR), SCALAR, a))
 
 
-def test_both_conditions():
+def test_combined_conditions():
     a, b = pairs(5)
     zero, one = np.float32(0), np.float32(1)
 
@@ -85,7 +85,7 @@ def test_functions(operation, meaning):
         same_numbers(swept(njit(lambda v: operation(v)), values), meaning(values))
 
 
-def test_within():
+def test_clamp():
     """Clamp to a range, ends included; NaN becomes the lower end."""
     a, _ = pairs(9)
     low, high = np.float32(-2), np.float32(7)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import HERE, inputs_of, run, serves
+from conformance.support.machine_kernels import HERE, inputs_of, run, serves
 from kernels.call import AnyKernel
 from kernels.cpu.linear.linear_pairs import HALVES
 from kernels.table import KERNELS
@@ -33,7 +33,7 @@ def each_of(kernels: list[AnyKernel]) -> pytest.MarkDecorator:
 
 @each_of(APART)
 @pytest.mark.parametrize("tokens", [2, 4, 8])
-def test_few_tokens_are_of_one_order(kernel, tokens):
+def test_few_tokens_have_the_bits_of_single_tokens(kernel, tokens):
     """If a library multiplies many tokens, few tokens have the bits that they have one by one."""
     inputs = inputs_of(kernel, tokens=tokens, hidden=HIDDEN, out=OUT)
     together = run(kernel, **inputs)
@@ -42,7 +42,7 @@ def test_few_tokens_are_of_one_order(kernel, tokens):
         assert_array_equal(run(kernel, **one), together[t : t + 1])
 
 
-def agree(format: str, inputs: dict[str, Any], of: list[AnyKernel]) -> None:
+def assert_variants_agree(format: str, inputs: dict[str, Any], of: list[AnyKernel]) -> None:
     """CPU variants in the default numerics give the first one's bits. A GPU sums in its own order:
     a row has a chain for each lane of a warp."""
     exact = format, "exact", "cpu"
@@ -59,21 +59,25 @@ def agree(format: str, inputs: dict[str, Any], of: list[AnyKernel]) -> None:
 def test_variants_agree_bit_for_bit(format, tokens, of):
     """In the default numerics any variant gives the same bits."""
     shape = {"tokens": tokens, "hidden": HIDDEN, "out": OUT}
-    agree(format, OPS["linear"].make(OPS["linear"].case(shape, "normal", 0, format)), of)
+    assert_variants_agree(
+        format, OPS["linear"].make(OPS["linear"].case(shape, "normal", 0, format)), of
+    )
 
 
 @pytest.mark.parametrize("format", sorted({k.format for k in HERE if k.variant[:3] == "lut"}))
 @every_variant
-def test_the_largest_looked_up_sums_are_exact(format, of):
+def test_the_largest_lookup_table_sums_are_exact(format, of):
     """Activations of one sign and the largest magnitude, and codes with all bits set: table lookups
     of four reach their limits, and so do the bytes that accumulate them."""
     x = np.repeat(np.float32([[1.0], [-1.0]]), HIDDEN, axis=1)
     own = np.arange(HIDDEN) % 32 == np.arange(OUT)[:, None] % 32  # an element of each block
     w = np.concatenate([np.where(own, -1.0, 1.0), np.where(own, 1.0, 0.0)]).astype(np.float32)
-    agree(format, {"x": x, "weight": FORMATS[format].quantise(w), "format": format}, of)
+    assert_variants_agree(
+        format, {"x": x, "weight": FORMATS[format].quantise(w), "format": format}, of
+    )
 
 
-def test_experts_have_linears_code():
+def test_linear_experts_shares_linears_code():
     """linear_experts calls linear's own code: no format is compiled twice."""
     own = [k.share for k in KERNELS if k.op == "linear_experts"]
     assert {share.calls for share in own} <= {k.share for k in KERNELS if k.op == "linear"}
@@ -81,7 +85,7 @@ def test_experts_have_linears_code():
 
 
 @each_of([k for k in ONE_ORDER if k.target == "cpu" and HALVES in k.knobs])
-def test_dots_of_seventeen_bits(kernel):
+def test_dots_beyond_16_bits(kernel):
     """Activations and weights near the maximum, so that a part's dot product exceeds 16 bits, or
     half as large but of one sign, next to tokens whose dots fit: as in tiles of eight tokens."""
     rng = np.random.default_rng(0)

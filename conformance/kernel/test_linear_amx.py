@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from conformance.support.cross_compile import called, python_for
 from conformance.support.depth import DEEP
-from conformance.support.elsewhere import called, python_for
-from conformance.support.here import HERE, inputs_of, run
+from conformance.support.machine_kernels import HERE, inputs_of, run
 from kernels.call import call
 from kernels.cpu.attention import attention_amx
 from kernels.cpu.linear import linear_amx, linear_amx_bf16
@@ -54,7 +54,7 @@ each_kernel = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("kernel", [*INT8, *BF16, *ATTENTION], ids=lambda k: k.name)
-def test_no_case_is_beyond_the_bound(kernel):
+def test_kernels_pass_their_trial(kernel):
     """Everything that certifies a kernel holds on emulated tiles: bounds, threads, memory."""
     op = kernel.spec
     costs = [(case, op.cost(case.shape, case.format)) for case in op.quick_cases(kernel.format)]
@@ -77,8 +77,8 @@ SHAPES = [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kernel", INT8, ids=lambda k: k.format)
-def test_bits_are_those_of_vectors(kernel, shape):
-    """Compared with the best vector variant on this machine."""
+def test_bits_equal_the_vector_kernels(kernel, shape):
+    """Tiles have the bits of the best vector variant on this machine."""
     alike = ("linear", kernel.format, kernel.activations)
     vectors = next(
         k for k in HERE if (k.op, k.format, k.activations) == alike and k.variant != "amx"
@@ -90,7 +90,7 @@ def test_bits_are_those_of_vectors(kernel, shape):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @each_kernel
-def test_a_batch_is_its_tokens_one_by_one(kernel, shape):
+def test_batched_tokens_have_the_bits_of_each_alone(kernel, shape):
     """At every panel boundary, each token has the same bits."""
     inputs = inputs_of(kernel, **shape)
     together = run(kernel, **inputs)
@@ -109,9 +109,8 @@ def test_attention_on_tiles_keeps_its_laws(kernel):
 
 
 @pytest.mark.parametrize("what", [np.inf, -np.inf, np.nan])
-def test_values_that_are_not_finite_reach_who_sees_them(what):
-    """In a prompt, tokens from the cell on give non-finite outputs; for the others a weight of zero
-    hides it."""
+def test_non_finite_values_reach_only_tokens_that_see_them(what):
+    """Tokens from the cell on are non-finite; for earlier ones a zero weight hides it."""
     (kernel,) = (k for k in ATTENTION if k.format == "F16")
     inputs = inputs_of(kernel, tokens=40, heads=2, kv_heads=1, head_dim=32, capacity=40)
     inputs |= {"spans": np.array([[0, 0, t + 1] for t in range(40)], np.int32)}
@@ -124,7 +123,7 @@ def test_values_that_are_not_finite_reach_who_sees_them(what):
 
 @pytest.mark.parametrize("hidden", [1, 31, 32, 33, 65])
 @pytest.mark.parametrize("kernel", FLOATS, ids=lambda k: k.format)
-def test_elements_beyond_hidden_are_nothing(kernel, hidden):
+def test_partial_tiles_equal_zero_padding(kernel, hidden):
     """A row that ends inside a tile equals one padded with zeros."""
     layout, inputs = FORMATS[kernel.format], inputs_of(kernel, tokens=5, hidden=hidden, out=17)
     wide = -hidden % 32
@@ -171,9 +170,8 @@ for share in (linear_amx.SHARES["Q8_0"], *map(linear_amx_bf16.SHARES.get, ("F32"
 """
 
 
-def stretches(text: str) -> Iterator[tuple[str, list[str], str]]:
-    """Basic blocks of instructions: the label before each, the instructions' names, and the target
-    of its final jump."""
+def basic_blocks(text: str) -> Iterator[tuple[str, list[str], str]]:
+    """Basic blocks: the label before each, its instructions' names, and the final jump's target."""
     label, names = "", list[str]()
     for line in text.splitlines():
         if found := re.match(r"(\.?\w+):", line):
@@ -187,17 +185,17 @@ def stretches(text: str) -> Iterator[tuple[str, list[str], str]]:
     yield label, names, ""
 
 
-def straight(text: str, word: str, *, loops: bool = False) -> list[list[str]]:
+def instructions_of(text: str, word: str, *, loops: bool = False) -> list[list[str]]:
     """The instructions of the basic blocks, or only of loops, that contain `word`."""
     return [
         names
-        for label, names, target in stretches(text)
+        for label, names, target in basic_blocks(text)
         if (not loops or (target and target == label)) and any(n.startswith(word) for n in names)
     ]
 
 
 @pytest.mark.skipif(not X86, reason="this is no x86-64")
-def test_inner_loops_are_tiles(tmp_path):
+def test_inner_loops_consist_of_tile_instructions(tmp_path):
     """Compiled for a CPU with AMX on any CPU. Four blocks of bytes take three vector instructions
     for each of sixteen tokens, and fewer moves than dot products. Pairs take a tile load for each
     product with two tiles of tokens, and no vector instructions except those that dequantise
@@ -206,19 +204,19 @@ def test_inner_loops_are_tiles(tmp_path):
     text = python_for("sapphirerapids", features, ASSEMBLY, ASSAY_CACHE=str(tmp_path))
     assert not [f for f in called(text) if f.startswith("__")]
 
-    (bytes_,) = straight(text, "tdpbssd", loops=True)
+    (bytes_,) = instructions_of(text, "tdpbssd", loops=True)
     names = ("tdpbssd", "tileloadd", "tilestored", "vcvtdq2ps", "vmulps", "vfmadd", "vcvtph2ps")
     counts = [sum(name.startswith(n) for name in bytes_) for n in names]
     assert counts == [4, 8, 4, 64, 64, 64, 0]
     assert sum(name.startswith("vmov") for name in bytes_) < 32
     assert not [name for name in bytes_ if name.startswith("call")]
 
-    pairs = [p for p in straight(text, "tdpbf16ps") if p.count("tdpbf16ps") == 4]
+    pairs = [p for p in instructions_of(text, "tdpbf16ps") if p.count("tdpbf16ps") == 4]
     assert pairs
     assert {p.count("tileloadd") for p in pairs} == {4}
     assert not [name for p in pairs for name in p if name.startswith(("v", "call", "tilestored"))]
 
-    lowered = straight(text, "vcvtne2ps2bf16")
+    lowered = instructions_of(text, "vcvtne2ps2bf16")
     whole = [p for p in lowered if p.count("vcvtne2ps2bf16") >= 16]
     assert whole
     for names in whole:

@@ -80,7 +80,7 @@ def test_dots_of_the_largest_codes_are_exact(format, extreme):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_words_are_added_while_they_fit(format):
-    """As many as int16 holds at the largest codes and activations, and no more."""
+    """Words are as many as int16 holds at the largest codes and activations, and no more."""
     layout = LAYOUTS[format]
     words, word = linear_avx2.words_together(layout), 2 * LARGEST * layout.widest
     if not linear_avx2.signed(layout):

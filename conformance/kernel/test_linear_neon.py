@@ -23,7 +23,7 @@ def compiled(tmp_path_factory):
 
 
 @pytest.mark.parametrize("word", LOOPS)
-def test_a_tile_is_dots_and_little_else(compiled, word):
+def test_inner_loops_consist_of_dot_products(compiled, word):
     """All dot products of a tile are in one loop, by lanes of activation registers."""
     name, dots, others = LOOPS[word]
     loop = compiled[word]
@@ -34,15 +34,15 @@ def test_a_tile_is_dots_and_little_else(compiled, word):
     assert lanes == (dots if name == "sdot" else 0)
 
 
-def test_the_busiest_loop_is_found():
-    """Of several blocks the one with most dot products; loads do not use vector units."""
+def test_the_inner_loop_is_identified():
+    """It is the block with most dot products; loads do not use vector units."""
     text = "\tsdot v0.4s, v1.16b, v2.4b[0]\n.L1:\n\tldp q0, q1, [x0]\n" + 2 * "\tsdot\tv0.4s\n"
     loop = loop_of(text + "\tadd\tx0, x0, #1\n.L2:\n\tstr\tq0, [x1]\n", "sdot")
     assert (loop.count("sdot"), loop.vectors) == (2, 2)
 
 
-def test_linux_bits_have_llvms_names():
-    """For the hwcap words of a Neoverse N1, and of a CPU with matrix instructions but no SVE."""
+def test_hwcap_bits_map_to_llvm_features():
+    """The examples are a Neoverse N1, and a CPU with matrix instructions but no SVE."""
     n1 = hwcap.features({hwcap.AT_HWCAP: 0x0010_FFFF, hwcap.AT_HWCAP2: 0})
     assert {name for name, has in n1.items() if has} == {
         "neon", "crc", "lse", "fullfp16", "rdm", "rcpc", "dotprod",
@@ -61,7 +61,7 @@ def test_linux_bits_have_llvms_names():
         ({"avx2", "fma", "f16c"}, "neon_dotprod", ["dotprod", "neon"]),
     ],
 )
-def test_a_cpu_is_told_what_it_lacks(monkeypatch, has, variant, missing):
+def test_missing_cpu_features_are_named(monkeypatch, has, variant, missing):
     """Variants of other CPUs are refused with the missing features."""
     monkeypatch.setattr("kernels.kernel.cpu_features", lambda: frozenset(has))
     assert find(f"linear/cpu/{variant}/Q8_0").missing() == missing

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import run
+from conformance.support.machine_kernels import run
 from kernels.table import find
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.laws.attention.attention import LONG, no_sinks, scene
@@ -12,7 +12,7 @@ from reference.op import Case
 
 
 @pytest.mark.parametrize("format", FORMATS_OF_CACHE)
-def test_all_that_is_seen_is_attention(format):
+def test_full_masks_have_the_bits_of_attention(format):
     """With a full mask each token has attention's bits, for few and many tokens."""
     for tokens, head_dim in ((3, 64), (90, 64), (70, 96)):
         case = Case({"head_dim": head_dim}, format=format)

@@ -49,20 +49,19 @@ def test_yarn(base, factor, original):
 
 
 def test_yarn_magnitude():
-    """A factor of 16 scales cosines and sines by 1.277; a factor of 1 or less leaves them
-    unchanged."""
+    """A factor of 16 scales cosines and sines by 1.277; one of 1 or less changes nothing."""
     assert rope_frequencies.yarn_magnitude(1.0) == rope_frequencies.yarn_magnitude(0.5) == 1
     assert rope_frequencies.yarn_magnitude(16.0) == pytest.approx(0.1 * math.log(16) + 1.0)
     assert rope_frequencies.yarn_magnitude(16.0, 2.0) == pytest.approx(0.2 * math.log(16) + 1.0)
 
 
-def test_linear_scaling_is_division_of_positions():
+def test_linear_scaling_divides_positions():
     """Interpolated by 4, position 4 rotates as position 1 did."""
     frequencies = rope_frequencies.plain(DIMS, 1e4)
     assert_array_equal(4 * rope_frequencies.interpolated(frequencies, 4.0), frequencies)
 
 
-def test_ntk_keeps_the_fastest_pair_and_stretches_the_slowest_by_alpha():
+def test_ntk_scaling():
     """The NTK-aware base divides the lowest frequency by alpha and keeps the highest."""
     base = rope_frequencies.ntk_base(1e4, 8.0, DIMS)
     before, after = rope_frequencies.plain(DIMS, 1e4), rope_frequencies.plain(DIMS, base)

@@ -7,7 +7,7 @@ from reference.table import OPS
 
 
 @pytest.mark.parametrize("op", ["top_p", "typical", "xtc", "mirostat_v2", "draw"])
-def test_doubt_is_rare(op):
+def test_rounding_rarely_decides(op):
     """In the op's cases, less than one in a hundred decisions could change by rounding."""
     doubtful = decisions = 0
     for case in OPS[op].quick_cases():

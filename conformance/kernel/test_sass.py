@@ -65,7 +65,7 @@ def edited(tmp_path, launch: Launch, name: str, *changes: tuple[str, str]) -> La
 
 @NOT_HERE
 @pytest.mark.parametrize(("format", "capability"), sampled(FEW))
-def test_weights_of_few_tokens_stream(format, capability):
+def test_weights_of_few_tokens_are_streamed(format, capability):
     """One wait for memory an iteration, no register copy of loaded data, loads of the intended
     width, and occupancy of as many warps."""
     tiled = linear.PACKS.keys() & {format}
@@ -85,7 +85,7 @@ def test_weights_of_few_tokens_stream(format, capability):
 
 @NOT_HERE
 @pytest.mark.parametrize(("format", "capability"), sampled(list(product(GATED, CAPABILITIES))))
-def test_gate_and_up_stream(format, capability):
+def test_gate_and_up_are_streamed(format, capability):
     """Where their activation is computed with them: as wide loads of either, no copy of what has
     just been asked for, no spill, room for two blocks of sixteen warps or of eight."""
     if format in linear.PARTS and capability < 80:
@@ -97,7 +97,7 @@ def test_gate_and_up_stream(format, capability):
     fits = blocks_at_once(capability, grid.threads, used.registers, used.shared + grid.shared)
     assert fits >= 1 + (capability > 75)
     if format in linear.PARTS:
-        assert min(under_way(code.multiplying)) >= 1
+        assert min(copies_in_flight(code.multiplying)) >= 1
         return
     assert not code.stream.copies_of_loads
     for name in ("weight", "weight_1"):
@@ -114,9 +114,8 @@ UNDER_A_CONDITION = """if (item < items) use(item, next[d]);
 
 
 @NOT_HERE
-def test_a_pipeline_that_is_none_is_seen(tmp_path):
-    """Earlier versions are detected: an item copied before the next load, and an iteration with
-    branches."""
+def test_broken_pipelines_are_detected(tmp_path):
+    """An item copied before the next load, and an iteration with branches, are detected."""
     launch, name = LAUNCHES["Q4_0"][0], "linear.cuh"
     text = ours()[name].read_text()
     begin = text.index("  do wait_for")
@@ -142,8 +141,8 @@ def test_a_pipeline_that_is_none_is_seen(tmp_path):
 
 
 @NOT_HERE
-def test_narrow_loads_are_seen(tmp_path):
-    """Single words instead of vectors of four."""
+def test_narrow_loads_are_detected(tmp_path):
+    """Loads of single words instead of vectors of four are detected."""
     launch = LAUNCHES["Q4_0"][0]
     wide = "const uint4 v = *reinterpret_cast<const uint4*>(from);"
     narrow = edited(
@@ -164,19 +163,19 @@ PIECES = {
 LLAMA = {"tokens": 1, "heads": 32, "kv_heads": 32, "head_dim": 128, "capacity": 32768}
 
 
-def under_way(code: sass.MachineCode | sass.Loop) -> list[int]:
+def copies_in_flight(code: sass.MachineCode | sass.Loop) -> list[int]:
     """Groups of asynchronous copies to shared memory still pending after each wait."""
     return [int(x.operands[1], 16) for x in code.instructions if x.opcode == "DEPBAR.LE"]
 
 
 @NOT_HERE
 @pytest.mark.parametrize("name", PIECES)
-def test_keys_and_values_are_on_their_way(name):
+def test_keys_and_values_are_prefetched(name):
     """Copies of sixteen bytes, and never a wait for all of them before computing."""
     launch, ahead, blocks = PIECES[name]
     code = sass.read(launch, 90)
     used, grid = code.compiled, launch.grid(LLAMA)
-    found = under_way(code)
+    found = copies_in_flight(code)
     assert found == [*ahead] * (len(found) // len(ahead))  # for one row, for two, ...
     wide = [x for x in code.loads if x.instruction.stem == "LDGSTS" and x.bytes == 16]
     assert sum(x.is_of("kv") for x in wide) == len(wide) >= 8
@@ -185,16 +184,16 @@ def test_keys_and_values_are_on_their_way(name):
 
 
 @NOT_HERE
-def test_pieces_that_are_waited_for_at_once_are_seen(tmp_path):
+def test_waiting_for_all_kv_copies_is_detected(tmp_path):
     """An earlier version that waited for all copies is detected."""
     launch, _, _ = PIECES["attention_tensor_few_128"]
     changes = ("await_copies<1>();\n      __syncthreads();\n      float", "await_copies<0>();float")
     code = sass.read(edited(tmp_path, launch, launch.source, changes), 90)
-    assert under_way(code)[1] == 0
+    assert copies_in_flight(code)[1] == 0
 
 
 @NOT_HERE
-def test_sums_of_chunks_are_asked_for_together():
+def test_chunk_sums_are_loaded_together():
     """32 of them, and the next maxima, are loaded before the first is waited for."""
     loop = sass.read(attention.MERGE, 90).stream
     assert sum(load.is_of(["scratch"]) for load in loop.loads) == 32 + 2
@@ -216,7 +215,7 @@ PRODUCTS: dict[str, float] = {  # instructions of the loop for each product of t
 }
 
 
-def multiplying(name: str) -> list[Launch]:
+def products_of(name: str) -> list[Launch]:
     if name in TILED:
         return [TILED[name][-1]]
     if name == "linear_8":
@@ -227,16 +226,16 @@ def multiplying(name: str) -> list[Launch]:
 @NOT_HERE
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_tensor_cores_get_to_work(name):
+def test_instructions_per_tensor_core_product_are_bounded(name):
     """The number of instructions for each tensor core product is bounded."""
-    for launch in multiplying(name):
+    for launch in products_of(name):
         loop = sass.read(launch, 90).multiplying
         assert len(loop.instructions) / loop.products <= PRODUCTS[name], launch.name
 
 
 @NOT_HERE
 @pytest.mark.parametrize(("format", "capability"), sampled(list(product(TILED, (80, 90)))))
-def test_tiles_are_copied_ahead(format, capability):
+def test_tiles_are_prefetched(format, capability):
     """Copies of sixteen bytes overlap products; operands are loaded by ldmatrix; nothing is
     spilled, and the intended number of blocks fits a multiprocessor."""
     copying = [x for x in TILED[format] if x.function not in ("linear_1", "split_tokens")]
@@ -245,7 +244,7 @@ def test_tiles_are_copied_ahead(format, capability):
         grid = launch.grid({"tokens": tokens, "hidden": 4096, "out": 4096})
         threads, loop, used = grid.threads, code.multiplying, code.compiled
         copies = [load for load in loop.loads if load.instruction.stem == "LDGSTS"]
-        assert min(under_way(loop)) >= 1, launch.name
+        assert min(copies_in_flight(loop)) >= 1, launch.name
         assert max(load.bytes for load in copies) == 16
         assert loop.count("LDSM") >= 2
         assert not used.spills, launch.name
@@ -254,11 +253,11 @@ def test_tiles_are_copied_ahead(format, capability):
 
 
 @NOT_HERE
-def test_a_wait_for_all_copies_is_seen(tmp_path):
+def test_waiting_for_all_tile_copies_is_detected(tmp_path):
     launch = LAUNCHES["Q4_0"][-1]
     whole = ("await_copies<STAGES - 2>", "await_copies<0>")
     code = sass.read(edited(tmp_path, launch, "linear_blocks_tile.cuh", whole), 90)
-    assert set(under_way(code.multiplying)) == {0}
+    assert set(copies_in_flight(code.multiplying)) == {0}
 
 
 # What goes through keys and values, or what is made of them, in F16: blocks at once, at least.
@@ -269,7 +268,7 @@ OF_CACHES = {"attention_received": 3, "stripe_sums": 4, "pattern_attention": 2, 
 @NOT_HERE
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("op", OF_CACHES)
-def test_caches_are_read_in_sixteens(op):
+def test_kv_caches_are_read_16_bytes_at_once(op):
     """The last launch of each op loads 16 bytes at once, spills nothing and fits."""
     kernel = next(k for k in CUDA_KERNELS if (k.op, k.format) == (op, "F16"))
     launch = kernel.launches[-1]
@@ -306,7 +305,7 @@ CODE = HEADER + "".join((
 ))  # fmt: skip
 
 
-def test_what_is_printed_is_read():
+def test_nvdisasm_output_is_parsed():
     """Opcodes, registers, widths, scoreboards, loops and copies, worked out by hand; an iteration
     of a warp in cycles: loads are issued at 0 and 1, the copy waits until 100, the product one
     cycle less than until 1 + 100, and all issues take 4 + 1 + 1 + 5 more."""
@@ -336,6 +335,6 @@ def test_what_is_printed_is_read():
         (103, 128, 80, 1056, 6),  # a newer one has what the newest known has
     ],
 )
-def test_room_for_blocks(capability, threads, registers, shared, blocks):
+def test_occupancy(capability, threads, registers, shared, blocks):
     """Occupancy, worked out by hand from the programming guide's tables."""
     assert blocks_at_once(capability, threads, registers, shared) == blocks

@@ -25,7 +25,7 @@ def decoded(name: str, x: Array, columns: Array) -> Array:
     return FORMATS[name].dequantise(FORMATS[name].quantise_weighted(x, columns))
 
 
-def test_errors_are_kept_of_these_formats_and_sets():
+def test_stored_errors_cover_all_formats_and_sets():
     assert set(THEIRS) == set(FITTED), goldens.MAKE
     for name, kept in THEIRS.items():
         assert set(kept["weighed"]) == set(SETS), goldens.MAKE
@@ -33,7 +33,7 @@ def test_errors_are_kept_of_these_formats_and_sets():
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_errors_are_no_larger_than_those_of_llama_cpp(name):
+def test_errors_are_no_larger_than_llama_cpps(name):
     """Weighted by squares of elements, the default without an importance matrix."""
     for key, x in SETS.items():
         ours = error(name, FORMATS[name].quantise(x), x, x.astype(np.float64) ** 2)
@@ -41,7 +41,7 @@ def test_errors_are_no_larger_than_those_of_llama_cpp(name):
 
 
 @pytest.mark.parametrize("name", FITTED)
-def test_weighed_errors_are_no_larger_than_those_of_llama_cpp(name):
+def test_weighted_errors_are_no_larger_than_llama_cpps(name):
     """Weighted by the column importance that both were given."""
     for key, x in SETS.items():
         data = FORMATS[name].quantise_weighted(x, importance(x))
@@ -51,7 +51,7 @@ def test_weighed_errors_are_no_larger_than_those_of_llama_cpp(name):
 
 @pytest.mark.parametrize("name", FITTED)
 @pytest.mark.parametrize("key", SETS)
-def test_importance_pays(name, key):
+def test_importance_reduces_the_weighted_error(name, key):
     """Under the importance weights the total error is smaller than without."""
     x = SETS[key]
     columns = importance(x)
@@ -63,7 +63,7 @@ def test_importance_pays(name, key):
 
 
 @pytest.mark.parametrize("name", FITTED)
-def test_what_matters_nothing_moves_nothing(name):
+def test_unimportant_columns_do_not_affect_others(name):
     """A column of zero importance counts only by its magnitude, and where it extends the range:
     within it, negating the column leaves every other element unchanged."""
     rng = np.random.default_rng(3)
@@ -80,7 +80,7 @@ def test_what_matters_nothing_moves_nothing(name):
 
 
 @pytest.mark.parametrize("name", FITTED)
-def test_no_importance_at_all(name):
+def test_all_zero_importance_is_finite(name):
     """If no column of a part has importance, its elements are still finite."""
     for x in SETS.values():
         columns = importance(x)

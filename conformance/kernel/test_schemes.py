@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import each
+from conformance.support.machine_kernels import each
 from kernels.call import call
 from kernels.shapes import ShapeError
 from kernels.table import find
@@ -18,10 +18,7 @@ from reference.values import VALUES
 
 QUANTISERS = ("quantise_symmetric", "quantise_asymmetric", "quantise_e4m3", "quantise_e5m2")
 INTEGERS = QUANTISERS[:2]
-FLOATS = {
-    "e4m3": (E4M3, ml_dtypes.float8_e4m3fn),
-    "e5m2": (E5M2, ml_dtypes.float8_e5m2),
-}
+FLOATS = {"e4m3": (E4M3, ml_dtypes.float8_e4m3fn), "e5m2": (E5M2, ml_dtypes.float8_e5m2)}
 BITS = st.integers(2, 8)
 FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
 every_float = pytest.mark.parametrize("kind", FLOATS)
@@ -48,15 +45,15 @@ def groups(draw: st.DrawFn) -> np.ndarray:
 
 @pytest.mark.parametrize("op", INTEGERS)
 @given(groups(), st.integers(2, 7))
-def test_a_bit_more_halves_the_step(op, x, bits):
-    """So it at least halves the error bound, for any values."""
+def test_one_more_bit_halves_the_step(op, x, bits):
+    """One more bit at least halves the error bound, for any values."""
     wide, fine = (quantised(op, x, b)["scale"].astype(np.float64) for b in (bits, bits + 1))
     assert (fine <= wide / 2 * (1 + 2.0**-21)).all()
 
 
 @pytest.mark.parametrize("op", QUANTISERS)
 @given(groups(), BITS)
-def test_groups_never_do_worse_than_tensors(op, x, bits):
+def test_group_steps_are_no_larger_than_tensor_steps(op, x, bits):
     """No group's step is larger than the tensor's, nor than its token's."""
     by_tensor, by_token = quantised(op, x.reshape(1, -1), bits), quantised(op, x, bits)
     by_element = quantised(op, x.reshape(-1, 1), bits)
@@ -87,7 +84,7 @@ def test_symmetric_is_asymmetric_with_zero_point_zero(data, bits, exponent):
 
 @pytest.mark.parametrize("op", ["quantise_symmetric", "quantise_e4m3", "quantise_e5m2"])
 @given(groups(), BITS)
-def test_quantising_again_changes_no_code(op, x, bits):
+def test_requantising_is_idempotent(op, x, bits):
     """Dequantised values are quantised to the same codes."""
     found = quantised(op, x, bits)
     again = quantised(op, restored(op, found), bits)
@@ -96,7 +93,7 @@ def test_quantising_again_changes_no_code(op, x, bits):
 
 
 @every_float
-def test_casts_are_those_of_ml_dtypes(kind):
+def test_fp8_casts_equal_ml_dtypes(kind):
     """The reference's for every float16, every bfloat16 and random float32s, NaN and overflow
     included; the kernel's, at scale 1, up to the largest number; and all 256 codes of both."""
     float8, other = FLOATS[kind]
@@ -119,7 +116,7 @@ def test_casts_are_those_of_ml_dtypes(kind):
 
 @each(*INTEGERS)
 @pytest.mark.parametrize("bits", [1, 9])
-def test_bits_that_no_scheme_has_are_refused(kernel, bits):
+def test_unsupported_bit_widths_are_refused(kernel, bits):
     with pytest.raises(ShapeError, match=f"bits is {bits}, not 2 to 8"):
         call(kernel, {"x": np.ones((1, 4), np.float32), "bits": bits})
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from conformance.support.here import HERE, each, inputs_of, run
+from conformance.support.machine_kernels import HERE, each, inputs_of, run
 from kernels.shapes import ShapeError
 from kernels.table import find
 
@@ -15,7 +15,7 @@ FLOATS = {"linear_e4m3": ml_dtypes.float8_e4m3fn, "linear_e5m2": ml_dtypes.float
 
 
 @each("linear_w8a8")
-def test_a_group_that_32_bits_do_not_hold_is_refused(kernel):
+def test_groups_that_overflow_int32_are_refused(kernel):
     with pytest.raises(ShapeError, match=rf"{kernel.name} does not take .*'size': 33056"):
         run(kernel, **inputs_of(kernel, tokens=1, groups=1, size=33056, out=1))
 
@@ -41,8 +41,8 @@ def test_variants_agree_bit_for_bit(tokens, groups, size):
 
 
 @each(*FLOATS)
-def test_a_product_that_float32_holds_is_exact(kernel):
-    """For small integers and scales of powers of two, for any number of tokens."""
+def test_products_that_fit_float32_are_exact(kernel):
+    """Small integers and scales of powers of two give exact products of any number of tokens."""
     other, rng = FLOATS[kernel.op], np.random.default_rng(0)
     for tokens in (1, 7, 50):
         x, w = rng.integers(-4, 5, (tokens, 1100)), rng.integers(-4, 5, (33, 1100))

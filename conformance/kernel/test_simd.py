@@ -26,10 +26,7 @@ from kernels.cpu.isa.simd import (
     sum_lanes,
 )
 from kernels.cpu.isa.simd_exp import exp, exp_of_negative
-from kernels.cpu.isa.simd_shuffle import (
-    first_lanes,
-    stack,
-)
+from kernels.cpu.isa.simd_shuffle import first_lanes, stack
 from kernels.provenance import cpu_features
 from reference.formats.floats import encode_bf16
 
@@ -64,7 +61,7 @@ def test_fma_rounds_once_where_the_machine_can():
 
 
 def test_every_float16_widens_exactly_by_integer_arithmetic():
-    """As on machines without an instruction for it."""
+    """Integer arithmetic serves machines without an instruction for it."""
 
     @intrinsic
     def widen(typing, v):
@@ -141,7 +138,7 @@ def test_exp_of_special_arguments():
     assert out[9] == pytest.approx(largest, rel=2**-22)
 
 
-def test_exp_of_what_is_not_above_zero_is_exp():
+def test_exp_of_non_positive_equals_exp():
     """To the bit, also below the smallest normal result; NaN with any payload stays NaN."""
     bits = np.arange(0x80000000, 0xFF800000 + 1, 1009, np.uint32)
     odd = np.resize(np.uint32([0xFF800000, 0x7FC00001, 0xFFC12345, 0x7FFFFFFF, 0]), 16)
@@ -157,7 +154,7 @@ def test_unknown_conversions_are_refused():
 
 
 @njit
-def sums_by_way_of_the_stack(x):
+def sums_through_the_stack(x):
     small, large = stack(np.int32, 3), stack(np.float32, 1000)
     for i in range(3):
         small[i] = i
@@ -173,7 +170,7 @@ def sums_by_way_of_the_stack(x):
 def test_the_stack_holds_arrays():
     """They keep what is written, do not overlap, and begin on a cache line."""
     x = np.arange(1000, dtype=np.float32)
-    assert sums_by_way_of_the_stack(x) == (x.sum(), 210, 0, 1000)
+    assert sums_through_the_stack(x) == (x.sum(), 210, 0, 1000)
 
 
 @njit
@@ -182,7 +179,7 @@ def first_of(a, b, count, out):
 
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 99])
-def test_first_lanes_are_kept(count):
+def test_lanes_below_the_count_are_selected(count):
     """Lanes below the count come from one vector, the rest from the other, NaN too."""
     a, b = np.arange(16, dtype=np.float32), np.full(16, np.nan, np.float32)
     out = np.empty(16, np.float32)

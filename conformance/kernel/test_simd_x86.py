@@ -1,4 +1,4 @@
-"""Instructions that only x86-64 has: each against NumPy, where this CPU has it."""
+"""x86-64 instructions compared with NumPy, where this CPU has them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from numba import njit
 from numpy.testing import assert_array_equal
 
-from conformance.support.elsewhere import python_for
+from conformance.support.cross_compile import python_for
 from conformance.support.special_numbers import flush, same_numbers, swept
 from kernels.cpu.isa.simd import bf16x32, f32x16, i8x32, i8x64, i32x8, i32x16, load, store
 from kernels.cpu.isa.simd_x86 import dot2, dot4, to_unsigned
@@ -68,7 +68,7 @@ def bytes_between(low: int, high: int, count: int, dtype: type) -> Array:
     ],
 )
 def test_dots_of_four_bytes_are_exact(operation, lanes, largest):
-    """For every byte the operation allows, the ends of its range most of all; sums wrap around."""
+    """Every allowed byte occurs, the ends of the range most of all; sums wrap around."""
     unsigned = bytes_between(0, largest, 4 * 4096, np.uint8)
     signed = bytes_between(-128, 127, 4 * 4096, np.int8)
     sums = np.random.default_rng(0).integers(*FULL_RANGE, 4096, np.int32, endpoint=True)
@@ -95,7 +95,7 @@ def test_dot4_needs_no_avx512():
     assert "{vex}\tvpdpbusd" in python_for("haswell", {"avx2", "avxvnni"}, DOT4)
 
 
-def test_bytes_become_unsigned():
+def test_signed_bytes_become_unsigned():
     """Every signed byte is raised by 128."""
     formula = njit(lambda v: to_unsigned(v))
     out = swept(formula, EVERY_BYTE, vector=i8x32, dtype=np.uint8)

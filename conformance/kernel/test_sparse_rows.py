@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from conformance.support.depth import DEEP
-from conformance.support.here import (
+from conformance.support.machine_kernels import (
     arguments,
-    demand_rows_anywhere,
+    assert_rows_anywhere,
     each,
     inputs_of,
     resident,
@@ -32,14 +32,14 @@ FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
 @each("sparse_linear", "sparse_axpy", formats=() if DEEP else LIKES)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 @FEWER
-def test_rows_may_lie_anywhere(kernel, data, seed):
-    """In any order, with each neuron's rows of gate, up and down adjacent: the same bits."""
-    demand_rows_anywhere(kernel, data.draw(arguments(kernel)), seed)
+def test_rows_anywhere_in_memory_give_the_same_bits(kernel, data, seed):
+    """Rows in any order, or with gate, up and down adjacent, give the same bits."""
+    assert_rows_anywhere(kernel, data.draw(arguments(kernel)), seed)
 
 
 @each("sparse_linear", "sparse_axpy")
 @pytest.mark.parametrize("slot", [-1, 40])
-def test_a_row_that_is_not_there_is_refused(kernel, slot):
+def test_invalid_slots_are_refused(kernel, slot):
     """An active neuron's invalid slot is reported before it is read."""
     inputs = inputs_of(kernel, **SIZES)
     inputs["slots"][inputs["rows"][7]] = slot
@@ -47,10 +47,7 @@ def test_a_row_that_is_not_there_is_refused(kernel, slot):
         call(kernel, inputs)
 
 
-# By rows
-
-
-def masked(inputs: Arguments, mask: Array) -> Arguments:
+def with_mask(inputs: Arguments, mask: Array) -> Arguments:
     """The same with another mask, and its rows."""
     rows, count = active_rows(mask)
     return {**inputs, "mask": np.ascontiguousarray(mask), "rows": rows, "count": count}
@@ -66,19 +63,19 @@ def dense(kernel: AnyKernel, inputs: Arguments) -> Array:
 @each("sparse_linear")
 @given(data=st.data())
 @FEWER
-def test_an_active_neuron_has_linears_bits(kernel, data):
+def test_active_neurons_have_linears_bits(kernel, data):
     """For any mask of other neurons and tokens, and all else is zero: so every neuron of a full
     mask, none of an empty one, and a token's own with all tokens'. With fewer rows neurons share
     them."""
     inputs = resident(data.draw(arguments(kernel)))
     mask, product = inputs["mask"], dense(kernel, inputs)
     for other in (mask, union_mask(mask), np.ones_like(mask), np.zeros_like(mask)):
-        out = run(kernel, **masked(inputs, other))
+        out = run(kernel, **with_mask(inputs, other))
         assert_array_equal(out, np.where(other, product, 0))
 
 
 @each("sparse_linear")
-def test_rows_that_are_not_the_masks_are_refused(kernel):
+def test_rows_that_differ_from_the_mask_are_refused(kernel):
     """A count or a row that is not the mask's is reported before it is read."""
     inputs = inputs_of(kernel, **SIZES)
     shifted = inputs["rows"].copy()
@@ -86,9 +83,6 @@ def test_rows_that_are_not_the_masks_are_refused(kernel):
     for wrong in ({"count": inputs["count"] - 1}, {"rows": shifted}):
         with pytest.raises(ShapeError, match=r"\Asparse_linear: rows and count are not those"):
             call(kernel, {**inputs, **wrong})
-
-
-# By the transposed weight
 
 
 def with_rows(inputs: Arguments, active: Array) -> Arguments:
@@ -105,7 +99,7 @@ def active_of(inputs: Arguments) -> Array:
 @each("sparse_axpy", formats=FLOATS, target="cpu")
 @given(data=st.data())
 @FEWER
-def test_all_rows_are_linear(kernel, data):
+def test_axpy_over_all_neurons_has_linears_bits(kernel, data):
     """Over all neurons it is linear on the transposed weight, bit for bit. On a GPU neurons are
     divided, and elements of a row: orders differ."""
     inputs = resident(data.draw(arguments(kernel)))
@@ -119,7 +113,7 @@ def test_all_rows_are_linear(kernel, data):
 
 @each("sparse_axpy", formats=("F32",))
 @pytest.mark.parametrize("rows", [[3, 1], [1, 1], [-1, 1], [1, 65]], ids=str)
-def test_rows_of_nothing_are_refused(kernel, rows):
+def test_invalid_row_lists_are_refused(kernel, rows):
     """Unsorted, repeated or out-of-range rows are reported before they are read."""
     inputs = with_rows(inputs_of(kernel, **SIZES), np.array(rows))
     with pytest.raises(ShapeError, match=r"\Asparse_axpy: rows are not ascending neurons"):
@@ -129,17 +123,14 @@ def test_rows_of_nothing_are_refused(kernel, rows):
 @each("sparse_axpy", formats=("F32",))
 @pytest.mark.parametrize("count", [-1, 66])
 def test_a_count_beyond_the_rows_is_refused(kernel, count):
-    """At most the number of neurons, and not negative."""
+    """A count is at most the number of neurons, and not negative."""
     inputs = {**inputs_of(kernel, **SIZES), "count": np.array([count], np.int32)}
     with pytest.raises(ShapeError, match=rf"\Asparse_axpy: count is {count}, not 0 to 65"):
         call(kernel, inputs)
 
 
-# Masks
-
-
 @each(*(op.name for op in MASKS if op.name != "threshold_mask"))
-def test_a_mask_of_other_numbers_is_refused(kernel):
+def test_masks_must_be_0_and_1(kernel):
     """A mask is 0 and 1: a 2 would be counted twice."""
     inputs = inputs_of(kernel, tokens=3, neurons=31)
     inputs["mask"] = np.full_like(inputs["mask"], 2)

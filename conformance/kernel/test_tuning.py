@@ -35,7 +35,7 @@ SHAPES = {
 QUICK_FORMATS = ("F16", "Q4_0", "Q6_K")
 
 
-def here() -> list[Kernel]:
+def tunable_kernels() -> list[Kernel]:
     """Kernels with knobs on this machine; missing AMX tiles are emulated."""
     found = [k for k in HAVE_KNOBS if not k.missing() and (DEEP or k.format in QUICK_FORMATS)]
     if not request():
@@ -47,7 +47,7 @@ def here() -> list[Kernel]:
     return found
 
 
-def out_of(kernel: Kernel, sizes: dict[str, int], values: dict[str, int]) -> bytes:
+def output_with(kernel: Kernel, sizes: dict[str, int], values: dict[str, int]) -> bytes:
     """A case's output, with two threads and these values of its knobs."""
     spec = kernel.spec
     case = spec.case({a: n for a, n in sizes.items() if a in spec.axes}, format=kernel.format)
@@ -59,13 +59,13 @@ def out_of(kernel: Kernel, sizes: dict[str, int], values: dict[str, int]) -> byt
     return outputs["out"].tobytes()
 
 
-@pytest.mark.parametrize("kernel", here(), ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", tunable_kernels(), ids=lambda kernel: kernel.name)
 @given(data=st.data())
 def test_any_tuning_gives_the_same_bits(kernel, data):
     """The law of knobs, over all of their values."""
     values = {knob.name: data.draw(st.sampled_from(knob.values)) for knob in kernel.knobs}
     sizes = {axis: data.draw(st.sampled_from(sizes)) for axis, sizes in SHAPES.items()}
-    assert out_of(kernel, sizes, values) == out_of(kernel, sizes, {})
+    assert output_with(kernel, sizes, values) == output_with(kernel, sizes, {})
 
 
 CROSSOVERS = dict.fromkeys(
@@ -74,9 +74,8 @@ CROSSOVERS = dict.fromkeys(
 
 
 @pytest.mark.parametrize("knob", CROSSOVERS, ids=lambda knob: knob.name)
-def test_steps_tell_values_of_a_crossover_apart(knob):
-    """A step of n tokens runs one way or the other, and the measured steps distinguish any two
-    values."""
+def test_measured_steps_distinguish_crossover_values(knob):
+    """The measured numbers of tokens distinguish any two values of a crossover."""
     for tokens in knob.tokens:
         assert sorted(chain(*knob.alike(tokens))) == sorted(knob.values)
         assert all(len({0 < v <= tokens for v in same}) == 1 for same in knob.alike(tokens))
@@ -85,8 +84,8 @@ def test_steps_tell_values_of_a_crossover_apart(knob):
 
 
 @pytest.mark.parametrize("kernel", HAVE_KNOBS, ids=lambda kernel: kernel.name)
-def test_starting_values_are_among_those_that_are_tried(kernel):
-    """For every family of CPUs; and so is each knob's default."""
+def test_starting_values_are_tried_values(kernel):
+    """Trials try the values of every family of CPUs, and each knob's default."""
     for features in ([], *(family["features"] for family in FAMILIES)):
         values = starting(kernel, frozenset(features))
         assert list(values) == [knob.name for knob in kernel.knobs]
@@ -94,7 +93,7 @@ def test_starting_values_are_among_those_that_are_tried(kernel):
     assert all(knob.default in knob.values for knob in kernel.knobs)
 
 
-def test_the_table_of_starting_values_names_what_there_is():
+def test_starting_values_name_existing_kernels_and_knobs():
     """Every row names kernels and knobs that exist, and features by LLVM's names."""
     names = {part for k in KERNELS for part in (k.name, k.name.rpartition("/")[0], f"{k.op}/cpu")}
     knobs = {knob.name for kernel in KERNELS for knob in kernel.knobs}
@@ -104,9 +103,8 @@ def test_the_table_of_starting_values_names_what_there_is():
         assert {name for values in family["values"].values() for name in values} <= knobs
 
 
-def test_the_longest_part_of_a_name_counts(monkeypatch):
-    """And the first family whose features the CPU has; without one, and for a value that no trial
-    tries, the defaults."""
+def test_the_longest_matching_prefix_selects_starting_values(monkeypatch):
+    """Then the first family whose features the CPU has counts, otherwise the defaults."""
     rows = [
         {"features": ["a", "b"], "values": {"linear/cpu": {"near": 0}}},
         {
@@ -145,7 +143,7 @@ def own_cache(monkeypatch, tmp_path):
     return kernel
 
 
-def test_what_was_measured_is_kept(own_cache):
+def test_measured_settings_are_stored(own_cache):
     """The last line of a key counts; malformed lines are ignored."""
     first, last = a_tuning(own_cache, gain=1.1), a_tuning(own_cache, gain=1.5)
     keep([first])
@@ -161,20 +159,20 @@ def test_what_was_measured_is_kept(own_cache):
     [{"code": "other"}, {"machine": "other"}, {"threads": 3}, {"shape": "hidden=256,out=65"}],
     ids=lambda changes: next(iter(changes)),
 )
-def test_what_was_measured_of_something_else_is_not_used(own_cache, changes):
-    """Other machine code, another machine, more threads, other sizes."""
+def test_settings_of_other_code_or_machines_are_not_used(own_cache, changes):
+    """Settings of other machine code, another machine, more threads or other sizes are not used."""
     keep([a_tuning(own_cache, **changes)])
     assert chosen(own_cache, SHAPE, 2, load()) == starting(own_cache)
 
 
-def test_values_that_no_knob_has_are_not_used(own_cache):
+def test_unknown_knob_values_are_not_used(own_cache):
     """They were never tried."""
     keep([a_tuning(own_cache, values={"ahead": 3, "near": 0, "unknown": 1})])
     assert chosen(own_cache, SHAPE, 2, load()) == starting(own_cache) | {"near": 0}
 
 
-def test_what_is_kept_of_kernels_as_they_are_is_listed(monkeypatch):
-    """By name; not those of other machine code."""
+def test_stored_settings_are_listed(monkeypatch):
+    """They are listed by name, without those of other machine code."""
     kernels = [find("linear/cpu/generic/F32"), find("linear/cpu/generic/F16")]
     for kernel in kernels:
         code_of(kernel)

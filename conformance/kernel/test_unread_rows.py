@@ -10,7 +10,7 @@ import signal
 import numpy as np
 import pytest
 
-from conformance.support.here import each, inputs_of
+from conformance.support.machine_kernels import each, inputs_of
 from kernels.call import stages
 from kernels.guard import PROT_NONE
 from kernels.kernel import Kernel
@@ -53,7 +53,7 @@ def killed_by(kernel: Kernel, inputs: Arguments) -> int:
 
 @each("sparse_linear", "sparse_axpy", formats=("F32", "Q4_0"), target="cpu")
 @pytest.mark.parametrize("tokens", [1, 3])
-def test_rows_that_nobody_needs_may_be_closed(kernel, tokens):
+def test_inactive_rows_are_never_read(kernel, tokens):
     """The kernel succeeds if closed pages hold only inactive neurons' rows, and dies if one holds
     an active one's: so it would have died of reading others."""
     sizes = {"tokens": tokens, "hidden": 1024, "neurons": NEURONS, "active": 0, "held": NEURONS}

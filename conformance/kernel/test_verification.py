@@ -4,12 +4,12 @@ reference/laws/verification.py."""
 import numpy as np
 import pytest
 
-from conformance.support.here import each, inputs_of, run
+from conformance.support.machine_kernels import each, inputs_of, run
 from kernels.shapes import ShapeError
 from reference.op import Array
 
 
-def spoilt(kernel, value: float, name: str = "p") -> dict[str, Array]:
+def damaged(kernel, value: float, name: str = "p") -> dict[str, Array]:
     inputs = inputs_of(kernel, nodes=2, vocab=31)
     inputs[name] = inputs[name].copy()
     inputs[name][1, 5] = value
@@ -18,13 +18,13 @@ def spoilt(kernel, value: float, name: str = "p") -> dict[str, Array]:
 
 @each("accept", "recover", "exclude", "pick")
 @pytest.mark.parametrize("value", [-0.1, 1.5, np.inf, np.nan])
-def test_what_is_no_probability_is_refused(kernel, value):
+def test_invalid_probabilities_are_refused(kernel, value):
     """Negative, above one, infinite or NaN: one plain line names the argument."""
     with pytest.raises(ShapeError, match=rf"\A{kernel.op}: p holds numbers that are not prob"):
-        run(kernel, **spoilt(kernel, value))
+        run(kernel, **damaged(kernel, value))
     if "q" in inputs_of(kernel):
         with pytest.raises(ShapeError, match=rf"\A{kernel.op}: q holds numbers that are not prob"):
-            run(kernel, **spoilt(kernel, value, "q"))
+            run(kernel, **damaged(kernel, value, "q"))
 
 
 @each("accept", "recover", "exclude")

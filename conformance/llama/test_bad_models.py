@@ -41,7 +41,7 @@ TAMPERINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("message", TAMPERINGS)
-def test_tampered_tensors(message, tmp_path):
+def test_bad_tensors_are_named(message, tmp_path):
     """A tensor that is missing, or of a wrong shape or type, is named with what was expected."""
     path = tampered(SMALL, TAMPERINGS[message]).write(tmp_path / "tampered.gguf")
     line = refusal(ModelError, path, Engine.load, path, threads=1)
@@ -50,8 +50,8 @@ def test_tampered_tensors(message, tmp_path):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["blk.0.ffn_down.weight", "token_embd.weight"])
-def test_weights_that_are_no_numbers(bad, name, tmp_path):
-    """NaN or infinity in a weight is said when it reaches the logits, and draws no token."""
+def test_non_finite_weights_are_reported(bad, name, tmp_path):
+    """NaN or infinity in a weight is reported when it reaches the logits."""
     path = SMALL.write(tmp_path / "bad.gguf")
     info = gguf.GGUFReader(path)
     (tensor,) = [t for t in info.tensors if t.name == name]
@@ -66,8 +66,8 @@ def test_weights_that_are_no_numbers(bad, name, tmp_path):
             engine.logits([5, 6])
 
 
-def why_not(path: Path) -> str:
-    """Why a model does not load, or nothing: then it speaks, or says that its numbers are none."""
+def load_error(path: Path) -> str:
+    """Why a model does not load, or "": then it generates text, or reports non-finite logits."""
     try:
         engine = Engine.load(path, threads=1, context=16, batch=4)
     except REFUSALS as error:
@@ -78,9 +78,8 @@ def why_not(path: Path) -> str:
 
 
 @pytest.mark.parametrize("part", ["header", "data"])
-def test_mutants(part, tmp_path):
-    """A model with wrong bytes loads or is refused in one line, and leaves nothing open; wrong
-    weights always load."""
+def test_corrupted_models_load_or_are_refused(part, tmp_path):
+    """Wrong bytes load or are refused in one line; wrong weights always load."""
     path = replace(SMALL, format="Q4_0").write(tmp_path / "mutant.gguf")
     whole = path.read_bytes()
     data = min(int(t.data_offset) for t in gguf.GGUFReader(path).tensors)
@@ -94,7 +93,7 @@ def test_mutants(part, tmp_path):
         for at in rng.integers(begin, end, rng.integers(1, 4)):
             mutant[at] = rng.integers(256)
         path.write_bytes(mutant)
-        lines.append(why_not(path))
+        lines.append(load_error(path))
     assert len(list(Path("/proc/self/fd").iterdir())) == open_files
     assert all(line.isprintable() for line in lines)
     refused = sum(map(bool, lines))

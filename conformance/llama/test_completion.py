@@ -18,8 +18,6 @@ from conformance.support.models.spelling import (
 from engine import Engine, SamplingParams
 from engine.chat import ChatError
 
-# When it ends
-
 
 def test_end_of_text(engine):
     """EOS ends a completion and is not shown; ignore_eos never samples it; min_tokens delays it."""
@@ -83,7 +81,7 @@ def test_context_full(engine):
     assert (last.finish_reason, last.logprob < 0) == ("length", True)
 
 
-def test_context_full_of_several(engine):
+def test_context_full_with_several_completions(engine):
     """Completions share the cells: each ends as it does alone, where it has used its share."""
     asked = {"max_tokens": None, "ignore_eos": True, "temperature": 1}
     pieces = generate(engine, prompt := engine.encode(TEXT), n=3, seed=1, **asked)
@@ -93,7 +91,7 @@ def test_context_full_of_several(engine):
         assert [p.finish_reason for p in mine] == [None] * (len(mine) - 1) + ["length"]
 
 
-def test_several_leave_no_sampler(engine):
+def test_several_completions_leave_no_sampler(engine):
     """After several completions none of their samplers can be resumed, nor an earlier one."""
     generate(engine, temperature=1, seed=5, max_tokens=2)
     assert engine.sampler_state
@@ -110,7 +108,7 @@ HELD = {
 
 @pytest.mark.parametrize("reason", ["length", "cancelled"])
 @pytest.mark.parametrize(("data", "params", "shown", "held"), HELD.values(), ids=HELD)
-def test_what_was_held_back(engine, data, params, shown, held, reason):
+def test_held_back_text_is_returned_once(engine, data, params, shown, held, reason):
     """It is returned once: with the last token at a full context, or after cancel in a piece
     without a token, since all tokens have had theirs."""
     room = ROOM if reason == "cancelled" else len(data) - 1  # cells behind the prompt
@@ -128,10 +126,7 @@ def test_what_was_held_back(engine, data, params, shown, held, reason):
     assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + [reason]
 
 
-# What is shown
-
-
-def test_no_half_characters(engine):
+def test_no_partial_characters(engine):
     """Text arrives in whole characters, however their bytes are split into tokens."""
     data = "é€😀 ü".encode()
     pieces = say(engine, spelled(data))
@@ -140,13 +135,13 @@ def test_no_half_characters(engine):
     assert [p.text for p in pieces[:5]] == ["", "é", "", "", "€"]
 
 
-def test_broken_characters_are_marked(engine):
+def test_invalid_utf8_is_replaced(engine):
     """Invalid UTF-8 is shown as U+FFFD, at the end if it is only known then."""
     assert text(say(engine, spelled("😀".encode()[:3]))) == "\ufffd"
     assert text(say(engine, [*spelled(b"\xe2\x82"), *letters("a")])) == "\ufffda"
 
 
-def test_without_text(engine):
+def test_detokenize_false(engine):
     """detokenize=False returns only tokens."""
     pieces = generate(engine, detokenize=False)
     assert text(pieces) == ""

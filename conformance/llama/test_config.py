@@ -111,7 +111,7 @@ def test_unknown_architectures(architecture):
 @pytest.mark.parametrize(
     ("architecture", "op"), [("rwkv7", "RWKV 7's time mixing"), ("qwen", FAMILY)]
 )
-def test_architectures_whose_op_is_missing(architecture, op):
+def test_unsupported_architectures_name_the_missing_op(architecture, op):
     """For every unsupported architecture of the gguf package the missing op is known."""
     line = complaint({}, architecture)
     assert line == f"general.architecture is '{architecture}', which is missing {op}"
@@ -166,7 +166,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_models_that_do_not_run(changes, message):
+def test_unsupported_models_are_refused(changes, message):
     """A well-formed model that the engine cannot run is refused with the reason."""
     assert message in complaint(changes)
 
@@ -177,7 +177,7 @@ def test_families_without_experts_have_none():
     assert "qwen3.expert_count: mixtures of experts" in line
 
 
-def test_a_temperature_is_of_whole_heads():
+def test_attention_temperature_requires_full_rope():
     """It is part of the rotation of queries."""
     keys = {"attention.temperature_scale": 0.1, "rope.dimension_count": 10}
     assert "rope.dimension_count is 10, and only what turns" in complaint(keys, "mistral3")
@@ -282,15 +282,14 @@ def test_yarn_of_a_checkpoint(fields, frequencies, magnitude, outside):
         ({"beta_fast": "8"}, "beta_fast must be a finite number"),
     ],
 )
-def test_yarn_that_no_key_says(fields, words):
-    """Settings without a GGUF key, or on which transformers and YaRN's first code differ, are
-    refused."""
+def test_yarn_settings_without_a_key_are_refused(fields, words):
+    """So are those on which transformers and YaRN's first code differ."""
     scaling = LONGER | {"type": "yarn"} | fields
     with pytest.raises(CheckpointError, match=words):
         rope_scaling.keys(Fields({"rope_scaling": scaling}, "config.json"))
 
 
-def test_what_llama_cpp_computes_otherwise():
+def test_yarn_betas_that_llama_cpp_ignores_are_noted():
     """Non-default betas have a note, since llama.cpp does not read them for these families."""
     for betas, notes in (({}, 0), ({"beta_fast": 32}, 0), ({"beta_fast": 16}, 1)):
         fields = Fields({"rope_scaling": LONGER | {"type": "yarn"} | betas}, "config.json")
@@ -298,8 +297,8 @@ def test_what_llama_cpp_computes_otherwise():
         assert len(found) == notes
 
 
-def test_yarns_context_is_the_models_own():
-    """If the key is absent."""
+def test_yarns_original_context_defaults_to_the_models():
+    """If the key is absent, the original context is the model's."""
     own = config(scaling(YARN | {"original_context_length": None}) | {"context_length": 256})
     told = config(scaling(YARN))
     np.testing.assert_array_equal(own.rope(None)[0], told.rope(None)[0])
@@ -313,7 +312,7 @@ def test_factors_without_yarn(kind):
     assert config(scaling(keys | yarns)).rope(None)[1] == 0.75
 
 
-def test_divisors():
+def test_rope_freqs_divide_frequencies():
     """The file's rope_freqs divide the frequencies."""
     divisors = np.linspace(1, 8, 8, dtype=np.float32)
     found, _ = config().rope(divisors)

@@ -22,8 +22,8 @@ POOLINGS = ("mean", "last", "cls")
     "small", [Small(), Small(tied=True), Small(format="F16"), Small(format="Q8_0")], ids=str
 )
 def test_logits_are_computed_from_hidden_states(small, tmp_path):
-    """Times the output matrix they give the logits, which test_step.py compares with the formula's,
-    within the op's own bound."""
+    """Hidden states times the output matrix are the logits, which test_step.py compares with the
+    formula's, within the op's own bound."""
     tokens = np.random.default_rng(0).integers(0, small.vocab, 19).tolist()
     matrices, _ = small.tensors()
     output = matrices["token_embd.weight" if small.tied else "output.weight"]
@@ -62,7 +62,7 @@ def test_pooling(story):
 @pytest.mark.parametrize(
     "room", [{"batch": 5, "outputs": 2}, {"threads": 2, "outputs": 256}, {"sequences": 1}], ids=str
 )
-def test_company_threads_and_chunks_change_no_bit(story, pooling, room):
+def test_batch_threads_and_chunks_change_no_bit(story, pooling, room):
     """Each of many texts has the vector that it has alone, for any split."""
     alone = [story.embed(text, pooling) for text in TEXTS]
     with Engine.load("story", **{"threads": 1, **room}) as other:
@@ -72,8 +72,8 @@ def test_company_threads_and_chunks_change_no_bit(story, pooling, room):
                 np.testing.assert_array_equal(found[text], expected)
 
 
-def test_what_a_budget_streams_has_the_same_hidden_states(tmp_path):
-    """Weights read from disk do not change them."""
+def test_streamed_weights_give_the_same_hidden_states(tmp_path):
+    """Weights read from disk do not change hidden states."""
     path = Small(format="Q8_0", seed=3).write(tmp_path / "small.gguf")
     step = TEXT, range(len(TEXT)), [(0,)] * len(TEXT), range(len(TEXT))
     with budgeted(path, 0) as model:
@@ -83,7 +83,7 @@ def test_what_a_budget_streams_has_the_same_hidden_states(tmp_path):
         np.testing.assert_array_equal(model.hidden(*step), expected)
 
 
-def test_no_texts(story):
+def test_empty_list_of_texts(story):
     assert story.embed([]).shape == (0, story.model.config.hidden)
 
 
@@ -102,8 +102,8 @@ def test_bad_texts(story, texts, pooling, wrong):
         story.embed(texts, pooling)
 
 
-def test_the_program_prints_what_the_engine_gives(inside, story, tmp_path):
-    """A line for each vector, or JSON; every line of a file is a text."""
+def test_the_program_prints_the_engines_vectors(inside, story, tmp_path):
+    """It prints a line for each vector, or JSON; every line of a file is a text."""
     file = tmp_path / "texts"
     file.write_text("\n\n".join(TEXTS[:2]) + "\n")
     out = printed(inside("embed", "story", "-f", file, "-t", "1"))

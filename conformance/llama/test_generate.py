@@ -28,9 +28,6 @@ from engine.errors import ClosedError
 from engine.tokenizer.vocab import TokenizerError
 from reference.op import Array
 
-# What is drawn
-
-
 REPEATABLE: dict[str, dict[str, Any]] = {
     "greedy": {},
     "seeded": {"temperature": 0.9, "seed": 7},
@@ -40,8 +37,7 @@ REPEATABLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("params", REPEATABLE.values(), ids=REPEATABLE.keys())
 def test_same_parameters_same_tokens(engine, spelling, params):
-    """Greedy or seeded, a generation is reproducible: with a warm or an empty cache, on other
-    threads."""
+    """Greedy or seeded, texts are reproducible with any cache contents and threads."""
     first = generate(engine, **params)
     assert generate(engine, **params) == first
     engine.reset()
@@ -51,7 +47,7 @@ def test_same_parameters_same_tokens(engine, spelling, params):
     assert len(first) == 16
 
 
-def test_prompt_logprobs_are_those_of_the_logits(engine):
+def test_prompt_logprobs_equal_the_logits(engine):
     """Only the first piece has them, each prompt token's given those before it."""
     prompt = engine.encode(TEXT * 4)
     pieces = generate(engine, prompt, prompt_logprobs=0)
@@ -67,7 +63,7 @@ def test_prompt_logprobs_are_those_of_the_logits(engine):
     assert tokens(pieces) == tokens(generate(engine, prompt))
 
 
-def test_processors_see_history_and_decide(engine):
+def test_logits_processors(engine):
     """A processor gets all tokens so far and the raw logits, and its result is sampled from."""
     prompt = engine.encode(TEXT)
     seen: list[tuple[list[int], bytes]] = []
@@ -84,13 +80,9 @@ def test_processors_see_history_and_decide(engine):
     assert tokens(pieces) == [int(row.argmin()) for row in rows[:5]]
 
 
-# How it goes on
-
-
 @pytest.mark.parametrize("keep", [0, 3])
-def test_context_shift_is_a_fresh_start(engine, spelling, keep):
-    """After a shift the logits are, bit for bit, those of an engine that read only the kept
-    tokens."""
+def test_context_shift_recomputes_the_kept_tokens(engine, spelling, keep):
+    """Logits after a shift have the bits of an engine that read only the kept tokens."""
     seen: list[bytes] = []
 
     def note(_: list[int], logits: Array) -> Array:
@@ -147,9 +139,6 @@ def test_abandoned_generation(engine):
     assert generate(engine) == expected
 
 
-# What is asked wrongly, and what is left behind
-
-
 @pytest.mark.parametrize(
     ("prompt", "params", "options", "message"),
     [
@@ -173,8 +162,7 @@ def test_wrong_requests(engine, prompt, params, options, message):
 
 
 def test_timings(engine):
-    """Every token is counted once, where its time was spent; a cached prompt costs only its last
-    token."""
+    """Every token is counted once; a cached prompt costs only its last token."""
     prompt = engine.encode(TEXT)
     for evaluated in (len(prompt), 1):
         generate(engine, prompt, max_tokens=5)

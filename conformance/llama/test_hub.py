@@ -97,7 +97,7 @@ def hub(spelling, tmp_path, monkeypatch) -> Iterator[Hub]:
 NAME = "hf:we/small:sub/small.gguf"
 
 
-def test_a_model_of_the_hub(hub, spelling):
+def test_a_hub_model_is_downloaded_once(hub, spelling):
     """The text is that of the local file; a second load downloads nothing, nor needs the hub."""
     params = SamplingParams(max_tokens=8, temperature=0)
     with Engine.load(spelling, threads=1, context=64) as engine:
@@ -112,8 +112,8 @@ def test_a_model_of_the_hub(hub, spelling):
         assert engine.generate(TEXT, params).text == expected
 
 
-def test_an_interrupted_download_goes_on(hub, monkeypatch):
-    """From the end of the written blocks, here of 10,000 bytes."""
+def test_an_interrupted_download_resumes(hub, monkeypatch):
+    """The download resumes at the end of the written blocks, here of 10,000 bytes."""
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 10_000)
     hub.cuts = [60_000, 20_000]
     assert len(hub.data) > 100_000
@@ -135,7 +135,7 @@ def test_an_interrupted_download_goes_on(hub, monkeypatch):
         ("hf:we/sm--all:small.gguf", "download failed: "),
     ],
 )  # fmt: skip
-def test_what_cannot_be_had(hub, name, message):
+def test_missing_hub_models_are_reported(hub, name, message):
     with pytest.raises(HubError, match=message) as caught:
         Engine.load(name)
     assert str(caught.value).startswith(f"{name}: ")
@@ -143,7 +143,7 @@ def test_what_cannot_be_had(hub, name, message):
     assert not hub.ranges
 
 
-def test_on_the_command_line(hub, inside):
+def test_hub_names_on_the_command_line(hub, inside):
     """Every command accepts a hub name; without the hub, one line and exit status 1."""
     stdout = printed(inside("tokenize", NAME, "a b", "--json"))
     assert json.loads(stdout)["ids"]

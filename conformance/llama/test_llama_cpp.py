@@ -6,21 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from conformance.llama.peers import compare
 from conformance.llama.peers.checkpoint import CHECKPOINTS, QUESTIONS
-from conformance.llama.peers.compare import (
-    CACHE_F16,
-    EXACT,
-    PROMISE,
-    Gap,
-    demand_near,
-    engine_logits,
-    limit,
-    nmse,
-)
 from conformance.llama.peers.export import export
 from conformance.llama.peers.folder import write_folder, write_json
 from conformance.llama.peers.rounding import as_llama_cpp, reference_logits
-from conformance.llama.peers.stories import PROMPTS, tell
+from conformance.llama.peers.stories import PROMPTS, greedy_text
 from conformance.support.tokenizer.tokenizer_files import sentencepiece_model, small
 from engine import Engine
 from engine.convert import convert
@@ -46,23 +37,25 @@ def test_logits_agree(llama_cpp, tmp_path, name, format):
     checkpoint = CHECKPOINTS[name]
     tokens = checkpoint.tokens()
     path = export(checkpoint, tmp_path / "model.gguf", format)
-    demand_near(
-        engine_logits(path, tokens),
+    compare.demand_near(
+        compare.engine_logits(path, tokens),
         llama_cpp.logits(path, tokens),
-        limit(checkpoint, llama_cpp.PEER, format),
+        compare.limit(checkpoint, llama_cpp.PEER, format),
     )
 
 
 @pytest.mark.parametrize("format", READ)
-def test_formats_that_are_only_read_mean_the_same(llama_cpp, tmp_path, format):
+def test_read_only_formats_agree(llama_cpp, tmp_path, format):
     """Both round 256 activations by one scale, so most tokens' logits are the same in float32; a
     product within a rounding of the half between two codes may move a token's by one code."""
     checkpoint = CHECKPOINTS["blocks"]
     tokens = checkpoint.tokens()
     path = export(checkpoint, tmp_path / "model.gguf", format)
-    ours, theirs = engine_logits(path, tokens), llama_cpp.logits(path, tokens)
-    assert np.median([nmse(a, b) for a, b in zip(ours, theirs, strict=True)]) <= EXACT
-    demand_near(ours, theirs, PROMISE)
+    ours, theirs = compare.engine_logits(path, tokens), llama_cpp.logits(path, tokens)
+    assert (
+        np.median([compare.nmse(a, b) for a, b in zip(ours, theirs, strict=True)]) <= compare.EXACT
+    )
+    compare.demand_near(ours, theirs, compare.PROMISE)
 
 
 def test_logits_agree_with_an_f16_cache(llama_cpp, tmp_path):
@@ -70,13 +63,13 @@ def test_logits_agree_with_an_f16_cache(llama_cpp, tmp_path):
     checkpoint = CHECKPOINTS["grouped_query"]
     tokens = checkpoint.tokens()
     path = export(checkpoint, tmp_path / "model.gguf")
-    ours, theirs = engine_logits(path, tokens, "F16"), llama_cpp.logits(path, tokens, "F16")
-    demand_near(ours, theirs, CACHE_F16)
+    ours, theirs = compare.engine_logits(path, tokens, "F16"), llama_cpp.logits(path, tokens, "F16")
+    compare.demand_near(ours, theirs, compare.CACHE_F16)
 
 
 @pytest.mark.parametrize("kind", ["pieces", "bytes"])
-def test_converted_folders_are_read_alike(llama_cpp, tmp_path, kind):
-    """Of a converted folder both make the same tokens of a text, and of those the same logits."""
+def test_converted_folders_agree(llama_cpp, tmp_path, kind):
+    """For a converted folder both give the same tokens of a text, and the same logits of these."""
     size = 430 if kind == "pieces" else 260
     checkpoint = replace(CHECKPOINTS["rope_llama3"], vocab_size=size)
     folder = write_folder(checkpoint, tmp_path / "model", "BF16", shards=2)
@@ -94,13 +87,15 @@ def test_converted_folders_are_read_alike(llama_cpp, tmp_path, kind):
             ids = engine.encode(text)
             assert ids == llama.tokenize(text.encode(), add_bos=True, special=True), text
         ours = engine.logits(ids)
-    demand_near(ours, llama_cpp.logits(path, ids), limit(checkpoint, llama_cpp.PEER, "BF16"))
+    compare.demand_near(
+        ours, llama_cpp.logits(path, ids), compare.limit(checkpoint, llama_cpp.PEER, "BF16")
+    )
 
 
 @pytest.mark.parametrize(
     "type_", ["Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_NL", "Q2_K", "Q3_K_M", "TQ2_0", "MXFP4"]
 )
-def test_what_we_quantised_is_read_alike(llama_cpp, tmp_path, type_):
+def test_quantised_files_agree(llama_cpp, tmp_path, type_):
     """llama.cpp opens a file that `quantise` made and gives what the reference gives, activations
     rounded as it does; the engine's is about as far from what is exact.
 
@@ -112,14 +107,14 @@ def test_what_we_quantised_is_read_alike(llama_cpp, tmp_path, type_):
     tokens = checkpoint.tokens()
     theirs, exact = llama_cpp.logits(made, tokens), reference_logits(made, checkpoint)
     rounded = reference_logits(made, checkpoint, as_llama_cpp)
-    gaps = [Gap.between(*rows).nmse for rows in zip(rounded, theirs, strict=True)]
-    assert np.median(gaps) <= EXACT, gaps
-    ours = Gap.between(engine_logits(made, tokens), exact)
-    assert ours.nmse <= 1.5 * Gap.between(theirs, exact).nmse
+    gaps = [compare.Gap.between(*rows).nmse for rows in zip(rounded, theirs, strict=True)]
+    assert np.median(gaps) <= compare.EXACT, gaps
+    ours = compare.Gap.between(compare.engine_logits(made, tokens), exact)
+    assert ours.nmse <= 1.5 * compare.Gap.between(theirs, exact).nmse
 
 
 @pytest.fixture(name="both", scope="module", params=["story-f16", "story-q8_0"])
-def _both(llama_cpp, request):
+def both_engines(llama_cpp, request):
     """An embedded model, opened by both, with caches in F16."""
     path = embedded_models().get(request.param)
     if path is None:
@@ -132,14 +127,14 @@ def _both(llama_cpp, request):
 def test_logits_of_trained_models_agree(both, prompt):
     """Along a story, an embedded model's logits are the same to the promised 1e-4."""
     engine, llama = both
-    tokens = engine.encode(prompt) + tell(engine, prompt)
+    tokens = engine.encode(prompt) + greedy_text(engine, prompt)
     llama.reset()
     llama.eval(tokens)
-    demand_near(engine.logits(tokens), llama.scores[: len(tokens)], PROMISE)
+    compare.demand_near(engine.logits(tokens), llama.scores[: len(tokens)], compare.PROMISE)
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_tokens_are_the_same(both, text):
-    """Any text becomes the same tokens, special ones parsed."""
+def test_tokens_agree(both, text):
+    """Any text becomes the same tokens, with special ones parsed."""
     engine, llama = both
     assert engine.encode(text) == llama.tokenize(text.encode(), add_bos=True, special=True)

@@ -65,9 +65,6 @@ print(json.dumps([model.evaluate([1, 5, 9, 2, 33], 0).tobytes().hex(), notes]))
 """
 
 
-# Memory.
-
-
 class Zeros(Small):
     """The same tensors filled with zeros, which are quick to create."""
 
@@ -103,9 +100,6 @@ def test_no_weight_is_in_memory_twice(large, tmp_path):
     assert size / 2 < grown <= size + cache + 100 * MB
 
 
-# Pieces.
-
-
 LAYOUTS = {
     f"{k.format} by {identity(k.pack.share.function)}": (k.format, k.pack)
     for k in KERNELS
@@ -114,7 +108,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize(("format", "packing"), LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_pieces_make_the_same_weight(format, packing, tmp_path, monkeypatch):
+def test_packing_in_pieces_gives_the_same_weight(format, packing, tmp_path, monkeypatch):
     small = Small(vocab=101, format=format, hidden=256, heads=16, ffn=256)
     path = small.write(tmp_path / "small.gguf")
     with GGUFFile(path) as file, Team(2) as team:
@@ -132,9 +126,6 @@ def test_pieces_make_the_same_weight(format, packing, tmp_path, monkeypatch):
         ]
         assert {total for _, total in steps} == {len(before)}
         assert weight.tobytes() == before  # its pages came back from the file
-
-
-# Packed weights that are kept.
 
 
 @pytest.fixture(scope="module")
@@ -180,12 +171,12 @@ class Loaded:
         model.close()
 
 
-def test_nothing_is_kept_unless_asked(path, folder):
+def test_packed_weights_are_stored_only_on_request(path, folder):
     assert Loaded(path).packed
     assert not folder.exists()
 
 
-def test_second_load_maps(path, folder):
+def test_the_second_load_maps_the_file(path, folder):
     plain, first, second = Loaded(path), *(Loaded(path, keep_packed=True) for _ in range(2))
     assert (first.packed, second.packed) == (True, False)
     assert plain.logits == first.logits == second.logits
@@ -194,7 +185,7 @@ def test_second_load_maps(path, folder):
     assert kept.stat().st_size > sum(a.nbytes for a in Small(format="Q8_0").tensors()[1].values())
 
 
-SPOILERS: dict[str, Callable[[bytes], bytes]] = {
+CORRUPTIONS: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: data[:0],
     "a byte short": lambda data: data[:-1],
     "half": lambda data: data[: len(data) // 2],
@@ -206,13 +197,13 @@ SPOILERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("spoiler", SPOILERS.values(), ids=SPOILERS.keys())
-def test_damaged_file_is_replaced(spoiler, path, folder):
+@pytest.mark.parametrize("corruption", CORRUPTIONS.values(), ids=CORRUPTIONS.keys())
+def test_damaged_file_is_replaced(corruption, path, folder):
     good = Loaded(path, keep_packed=True)
     (kept,) = folder.iterdir()
     data = kept.read_bytes()
     kept.unlink()  # writing to it would also change what is mapped
-    kept.write_bytes(spoiler(data))
+    kept.write_bytes(corruption(data))
     again = Loaded(path, keep_packed=True)
     assert again.packed
     assert again.logits == good.logits
@@ -221,8 +212,8 @@ def test_damaged_file_is_replaced(spoiler, path, folder):
     assert not Loaded(path, keep_packed=True).packed
 
 
-def test_changed_model_is_packed_anew(path, folder):
-    """Even one of the same size at the same path, with the same date."""
+def test_a_changed_model_is_packed_anew(path, folder):
+    """Even a model of the same size at the same path, with the same date, is packed anew."""
     old = Loaded(path, keep_packed=True)
     dates = path.stat()
     other = Small(format="Q8_0", seed=1).write(path.with_name("other.gguf")).read_bytes()
@@ -237,7 +228,7 @@ def test_changed_model_is_packed_anew(path, folder):
     assert not Loaded(path, keep_packed=True).packed
 
 
-def test_two_models_are_kept_apart(path, folder):
+def test_packed_files_are_per_model(path, folder):
     other = Small(format="Q8_0", seed=1).write(path.with_name("other.gguf"))
     logits = [Loaded(p, keep_packed=True).logits for p in (path, other)]
     again = [Loaded(p, keep_packed=True) for p in (path, other)]
@@ -254,8 +245,8 @@ def test_two_models_are_kept_apart(path, folder):
     ],
     ids=["of formats", "of variants"],
 )
-def test_other_layouts_are_not_taken(format, packings, tmp_path, folder):
-    """Not even one that packs the same tensor into as many bytes."""
+def test_other_layouts_are_not_used(format, packings, tmp_path, folder):
+    """Not even a layout that packs the same tensor into as many bytes is used."""
     path = Small(format=format).write(tmp_path / "small.gguf")
     with GGUFFile(path) as file, Team(1) as team:
         kinds = [{"packed": Packed("output.weight", packing)} for packing in packings]
@@ -266,13 +257,13 @@ def test_other_layouts_are_not_taken(format, packings, tmp_path, folder):
             assert [kept.load() is None for kept in keeps] == found
 
 
-def test_what_a_kernel_packs_has_a_name_of_its_layout():
-    """So that two kernels of a model never read each other's."""
+def test_packed_files_are_named_after_the_layout():
+    """Two kernels of a model never read each other's files."""
     kernels = [find(f"linear/cpu/{variant}/Q4_0") for variant in ("avx2", "lut_avx2", "lut_avx512")]
     assert len({packed_name("output.weight", kernel) for kernel in kernels}) == 3
 
 
-def test_processes_at_once_do_not_clash(path, folder):
+def test_concurrent_processes_do_not_clash(path, folder):
     logits = Loaded(path).logits.hex()
     with ExitStack() as stack:
         command = sys.executable, "-c", LOGITS, path
@@ -308,7 +299,7 @@ def test_full_disk_is_a_note(path, folder, monkeypatch):
     assert list(folder.iterdir()) == []
 
 
-def test_what_a_killed_load_left_is_removed(path, folder):
+def test_files_left_by_a_killed_load_are_removed(path, folder):
     folder.mkdir()
     for name, age in (("old.part", 7200), ("new.part", 60)):
         (folder / name).write_bytes(b"half a weight")
@@ -318,12 +309,12 @@ def test_what_a_killed_load_left_is_removed(path, folder):
     assert not (folder / "old.part").exists()
 
 
-def test_program_keeps_them_too(inside, spelling, path, folder):
+def test_the_program_stores_packed_weights(inside, spelling, path, folder):
     path.write_bytes(spelling.read_bytes())
     printed(inside("run", path, "-p", "a", "-n", 1, "-t", 1, "--keep-packed"))
     assert len(list(folder.iterdir())) == 1
 
 
-def test_keywords_are_the_fields_of_options():
-    """What `Engine.load` takes by name has their types."""
+def test_load_keywords_equal_the_fields_of_options():
+    """The keywords of `Engine.load` have the types of Options' fields."""
     assert get_type_hints(Fields) == get_type_hints(Options)

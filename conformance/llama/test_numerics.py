@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers.compare import nmse
-from conformance.support.here import HERE
+from conformance.support.machine_kernels import HERE
 from engine import Engine
 from engine.compile.executable import ByTokens
 from kernels.kernel import PROMPT
@@ -24,7 +24,7 @@ def kernels_of(engine):
 @pytest.mark.skipif(
     all(k.target == "cuda" for k in FAST), reason="this CPU has no fast form of any kernel"
 )
-def test_fast_numerics_stay_near_the_exact_ones():
+def test_fast_numerics_are_close_to_exact():
     """The logits of a text differ, by no more than bfloat16's rounding makes likely."""
     with Engine.load("story-f16") as exact, Engine.load("story-f16", numerics="fast") as fast:
         assert kernels_of(fast) & set(FAST)

@@ -1,4 +1,4 @@
-"""The engine against what its peers answered once: everywhere, with neither of them installed."""
+"""The engine compared with stored answers of its peers, without having these installed."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ from conformance.llama.peers.checkpoint import CHECKPOINTS, QUANTISED, Checkpoin
 from conformance.llama.peers.compare import EXACT, Gap, demand_near, engine_logits, limit
 from conformance.llama.peers.export import export
 from conformance.llama.peers.rounding import as_llama_cpp, reference_logits
-from conformance.llama.peers.stories import CONTEXT, NEAR, costs, tell
+from conformance.llama.peers.stories import CONTEXT, NEAR, greedy_text, losses
 from data.golden import sha256
 from engine import Engine
 from engine.convert import conversion
@@ -32,22 +32,22 @@ STORIES = [
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_goldens_are_about_these_checkpoints(name):
-    """Every checkpoint has a golden file, whole, and its weights come out the same here."""
+def test_goldens_match_the_checkpoints(name):
+    """Every checkpoint has a golden file, and its weights' digest is the stored one."""
     entry = INDEX["checkpoints"][name]
     described = json.loads(json.dumps(goldens.describe(CHECKPOINTS[name])))
     assert entry == {**described, "sha256": sha256(goldens.FOLDER / f"{name}.npz")}, AGAIN
 
 
 def test_every_golden_file_is_in_the_index():
-    """Nothing is left over from checkpoints that are gone."""
+    """There are no files of removed checkpoints."""
     files = {path.stem for path in goldens.FOLDER.glob("*.npz")}
     assert files == set(CHECKPOINTS) == set(INDEX["checkpoints"]), AGAIN
 
 
 @pytest.mark.parametrize(("name", "peer", "format"), ANSWERS)
 def test_logits_agree(tmp_path, name, peer, format):
-    """The engine's logits are the peer's, within what roundings of the peer's own may do."""
+    """The engine's logits equal the peer's, within the limit that the peer's roundings allow."""
     checkpoint = CHECKPOINTS[name]
     demand_near(
         answer(tmp_path, checkpoint, format),
@@ -58,8 +58,8 @@ def test_logits_agree(tmp_path, name, peer, format):
 
 @pytest.mark.parametrize("format", QUANTISED)
 @pytest.mark.parametrize("name", ["blocks", "deep_blocks"])
-def test_quantised_activations_cost_what_they_cost_llama_cpp(tmp_path, name, format):
-    """From the exact product of quantised weights the engine is no further than llama.cpp is."""
+def test_activation_quantisation_errs_no_more_than_llama_cpps(tmp_path, name, format):
+    """The distance from the exact product is no larger than llama.cpp's."""
     answers = goldens.load(name)
     exact = answers["transformers", format]
     ours = Gap.between(answer(tmp_path, CHECKPOINTS[name], format), exact)
@@ -68,7 +68,7 @@ def test_quantised_activations_cost_what_they_cost_llama_cpp(tmp_path, name, for
 
 
 @pytest.mark.parametrize("format", QUANTISED)
-def test_llama_cpp_differs_by_the_scales_of_activations(tmp_path, format):
+def test_the_gap_to_llama_cpp_is_its_f16_activation_scales(tmp_path, format):
     """The reference, its activations' scales rounded to F16, is llama.cpp: the gap is explained.
 
     It is so for most tokens; in some a tie is rounded the other way, hence the median.
@@ -93,38 +93,38 @@ MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("name", "fields"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_mistakes_in_the_config_are_seen(tmp_path, name, fields):
-    """A constant of the model misread is seen: the limits are no looser than they must be."""
-    assert_seen(answer(tmp_path, replace(CHECKPOINTS[name], **fields), "F32"), name)
+def test_wrong_configs_are_detected(tmp_path, name, fields):
+    """A wrong constant of the model exceeds the limits, so they are not too loose."""
+    assert_detected(answer(tmp_path, replace(CHECKPOINTS[name], **fields), "F32"), name)
 
 
-def test_mistakes_in_the_order_of_rows_are_seen(tmp_path):
-    """Queries and keys left in Hugging Face's order are seen."""
+def test_wrong_row_order_is_detected(tmp_path):
+    """Queries and keys in Hugging Face's order exceed the limits."""
     with patch.object(conversion, "neighbours", lambda rows, _: rows):
         mistaken = answer(tmp_path, CHECKPOINTS["grouped_query"], "F32")
-    assert_seen(mistaken, "grouped_query")
+    assert_detected(mistaken, "grouped_query")
 
 
 @pytest.mark.skipif(not STORIES, reason=f"no story was told to the goldens: {AGAIN}")
 @pytest.mark.parametrize(("name", "digest", "story"), STORIES)
-def test_greedy_text_is_the_same(name, digest, story):
-    """An embedded model tells what llama.cpp told with it, token for token."""
+def test_greedy_text_agrees(name, digest, story):
+    """An embedded model's greedy text is llama.cpp's, token for token."""
     path = embedded_models()[name]
     assert sha256(path) == digest, f"{name} is not the model that the goldens tell of: {AGAIN}"
     with Engine.load(path, threads=2) as engine:
         assert engine.encode(story["prompt"]) == story["tokens"]
-        assert tell(engine, story["prompt"]) == story["continuation"]
+        assert greedy_text(engine, story["prompt"]) == story["continuation"]
 
 
 @pytest.mark.skipif(not STORIES, reason=f"no story was told to the goldens: {AGAIN}")
 @pytest.mark.parametrize("name", INDEX["told"])
-def test_a_text_costs_the_same(name):
-    """The held-out stories cost an embedded model what they cost llama.cpp, chunk for chunk."""
+def test_perplexity_agrees(name):
+    """The held-out stories have llama.cpp's mean negative log-likelihood in each chunk."""
     with Engine.load(name, threads=2, context=CONTEXT) as engine:
-        assert costs(engine) == pytest.approx(INDEX["told"][name]["costs"], abs=NEAR)
+        assert losses(engine) == pytest.approx(INDEX["told"][name]["costs"], abs=NEAR)
 
 
-def assert_seen(mistaken: Array, name: str) -> None:
+def assert_detected(mistaken: Array, name: str) -> None:
     """Every peer's answer in F32 is outside its limit."""
     for (peer, form), theirs in goldens.load(name).items():
         gap = Gap.between(mistaken, theirs)

@@ -30,14 +30,14 @@ from reference.quantise_activations import dequantise_activations, quantise_acti
 
 @each_model
 @pytest.mark.parametrize("kv_format", ["F32", "F16"])
-def test_step_is_the_reference(small, kv_format, tmp_path):
+def test_logits_equal_the_references(small, kv_format, tmp_path):
     """The step's logits are the reference's within the ops' own bounds."""
     tokens = prompt(small)
     got = logits_of(small, tmp_path, tokens, kv_format=kv_format)
     demand_explained(got, small, tokens, kv_format)
 
 
-def unflipped(small: Small, tokens: list[int]) -> float:
+def logits_without_flipped_codes(small: Small, tokens: list[int]) -> float:
     """The furthest logit of trials in which every activation rounds to the exact model's int8 code,
     with the trials' own block scales."""
     seen: list[Array] = []
@@ -63,17 +63,17 @@ def unflipped(small: Small, tokens: list[int]) -> float:
 
 
 @pytest.mark.parametrize("format", ["Q8_0", "Q4_0"])
-def test_int8_step_is_float_tight_but_for_flips(format, tmp_path):
+def test_int8_logits_are_float_tight_without_flipped_codes(format, tmp_path):
     """Unless an activation rounds to another code, which is rare, a token's logits are as close to
     the reference as float kernels': true of most tokens."""
     small = Small(format=format, seed=1)
     tokens = prompt(small)
     error = np.abs(logits_of(small, tmp_path, tokens, kv_format="F32") - exact(small, tokens))
-    assert np.median(error.max(axis=1)) <= unflipped(small, tokens)
+    assert np.median(error.max(axis=1)) <= logits_without_flipped_codes(small, tokens)
 
 
 @pytest.mark.parametrize("format", ["F32", "Q8_0", "Q4_0"])
-def test_scalar_kernels_are_the_reference_too(format, tmp_path):
+def test_portable_kernels_equal_the_reference(format, tmp_path):
     """The fallback variants, which read float activations, compute the same model."""
     small = Small(format=format, head_dim=24)
     tokens = prompt(small)
@@ -83,7 +83,7 @@ def test_scalar_kernels_are_the_reference_too(format, tmp_path):
 
 
 @pytest.mark.parametrize(("format", "limit"), [("Q8_0", 1e-3), ("Q4_0", 1e-3), ("F16", 1e-6)])
-def test_int8_activations_cost_little(format, limit, tmp_path):
+def test_int8_activations_have_a_small_error(format, limit, tmp_path):
     """Against products of float activations the logits lose less than an NMSE of 1e-3: 14 roundings
     a block to 8 bits, each of relative power 2^-16 or so, in two blocks."""
     small = Small(format=format, seed=2)
@@ -92,7 +92,7 @@ def test_int8_activations_cost_little(format, limit, tmp_path):
     assert distances(logits_of(small, tmp_path, tokens), truth)[1] <= limit
 
 
-SPOILT: dict[str, Callable[[Small], Array]] = {
+WRONG_MODELS: dict[str, Callable[[Small], Array]] = {
     "eps": lambda s: exact(s, prompt(s), norm_eps=1e-4),
     "rotary base": lambda s: exact(s, prompt(s), frequencies=s.shape().frequencies * 1.0001),
     "no rotation": lambda s: exact(s, prompt(s), frequencies=s.shape().frequencies * 0),
@@ -117,12 +117,12 @@ def one_weight_off(linear: Callable[..., Array]) -> Callable[..., Array]:
     return wrong
 
 
-@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
-def test_bound_rejects_wrong_models(spoil):
+@pytest.mark.parametrize("change", WRONG_MODELS.values(), ids=WRONG_MODELS.keys())
+def test_the_bound_rejects_wrong_models(change):
     """The bound is tight enough to detect a slightly different model."""
     small = Small()
     tokens = prompt(small)
-    worst, nmse = distances(spoil(small), exact(small, tokens))
+    worst, nmse = distances(change(small), exact(small, tokens))
     most, most_nmse = furthest(small, tokens, "F32")
     assert worst > most
     assert nmse > most_nmse

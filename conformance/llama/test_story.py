@@ -1,4 +1,4 @@
-"""The embedded models are what `data/story/facts.json` says they are."""
+"""The embedded models have the properties that `data/story/facts.json` states."""
 
 import json
 from pathlib import Path
@@ -20,18 +20,18 @@ HELD_OUT = (STORY / "held_out.txt").read_text().splitlines()
 
 
 @pytest.mark.parametrize("name", ["story-f16", "story-q8_0", "story-draft-f16", "story-draft-q8_0"])
-def test_held_out_perplexity_is_the_one_on_record(name):
-    """The engine gives the perplexity that PyTorch measured on the same weights: to a part in
-    1,000 in F16, to five where activations are quantised too."""
+def test_held_out_perplexity_is_as_recorded(name):
+    """The engine gives the perplexity that PyTorch measured on the same weights, to a part in 1,000
+    in F16, and to five where activations are quantised too."""
     family, _, kind = name.rpartition("-")
     recorded = FACTS["models"][family]["held_out"][kind]["perplexity"]
     assert perplexity(name) == pytest.approx(recorded, rel=1e-3 if kind == "f16" else 5e-3)
 
 
 @pytest.mark.parametrize(("sparse", "key"), [("off", "true_mask"), ("on", "predicted")])
-def test_the_sparse_model_is_the_one_on_record(sparse, key):
-    """The same of the model with ReLU, all neurons or those its predictors name; and skipping the
-    others costs less than a part in 1,000."""
+def test_sparse_perplexity_is_as_recorded(sparse, key):
+    """The same is true of the model with ReLU, with all neurons or the predicted ones; and skipping
+    the others costs less than a part in 1,000."""
     recorded = FACTS["models"]["story-relu"]["sparse"]
     found = perplexity("story-relu", sparse=sparse)
     assert found == pytest.approx(recorded[f"perplexity_{key}"], rel=5e-3)
@@ -39,7 +39,7 @@ def test_the_sparse_model_is_the_one_on_record(sparse, key):
 
 
 def perplexity(name: str, **options: Any) -> float:
-    """Of the held-out stories, of every token after BOS, EOS included; no model beats the floor."""
+    """The perplexity of the held-out stories, EOS included; no model is below the entropy."""
     with Engine.load(name, context=512, **options) as engine:
         eos, scorer = engine.tokenizer.eos_id, Scorer(engine)
         texts = [Passage([*engine.encode(story), eos]) for story in HELD_OUT]
@@ -50,22 +50,22 @@ def perplexity(name: str, **options: Any) -> float:
     return found
 
 
-def test_the_draft_has_the_vocabulary_of_the_story_model():
+def test_the_draft_model_has_the_same_vocabulary():
     """Both models give a text the same tokens, as speculation needs."""
     with Engine.load("story") as story, Engine.load("story-draft") as draft:
         assert story.encode(HELD_OUT[0]) == draft.encode(HELD_OUT[0])
         assert story.tokenizer.vocab_size == draft.tokenizer.vocab_size
 
 
-def test_embedded_models_go_by_their_names():
-    """`story` is the F16 file, and every file goes by its own stem too, `story-relu` the sparse."""
+def test_embedded_models_are_loaded_by_name():
+    """`story` is the F16 file, `story-relu` the sparse one; other files have their stems."""
     models = embedded_models()
     assert models["story"] == models["story-f16"]
     assert models["story-draft"] == models["story-draft-f16"]
     assert models["story-relu"].name == "story-relu.powerinfer.gguf"
 
 
-def test_the_model_ends_its_story():
+def test_greedy_text_ends_by_itself():
     """Greedy generation from the demo's prompt ends by itself, with a full stop."""
     with Engine.load("story", context=512) as engine:
         params = SamplingParams(temperature=0, max_tokens=400)
@@ -74,7 +74,7 @@ def test_the_model_ends_its_story():
     assert "".join(piece.text for piece in pieces).rstrip().endswith((".", "!", '"'))
 
 
-def test_the_grammar_knows_its_entropy():
+def test_sampled_entropy_is_the_grammars():
     """The mean of -log p over sampled stories is the exact entropy, within five standard errors."""
     rng = np.random.default_rng(5)
     nats = np.array([-sample(rng).log_probability for _ in range(2000)])
@@ -91,9 +91,9 @@ def test_a_story_has_one_derivation():
         assert log_probability(story.text) == pytest.approx(story.log_probability)
 
 
-def test_the_long_model_answers_what_was_told():
+def test_the_long_context_model_answers_questions():
     """Of facts from a text's beginning to its end, some 3,900 tokens, at least 95% are answered
-    word for word when they are asked for behind it."""
+    word for word when a question follows it."""
     tale, facts = Tale(np.random.default_rng(8), stories=0.1), []
     with Engine.load("story-long", threads=2) as engine:
         prompt = [engine.tokenizer.bos_id]
@@ -110,8 +110,8 @@ def test_the_long_model_answers_what_was_told():
     assert right >= 0.95 * len(asked)
 
 
-def test_a_tale_asks_what_it_told():
-    """Every fact is told once and asked for once, and the probabilities of facts and of questions
+def test_long_texts_ask_for_each_fact_once():
+    """Every fact is stated once and asked for once, and the probabilities of facts and of questions
     are those of drawing all of them in some order."""
     tale = Tale(np.random.default_rng(9), stories=0.0)
     told = [tale.tell() for _ in KEYS]

@@ -1,4 +1,4 @@
-"""The engine against Hugging Face transformers, asked live; without it these tests are skipped."""
+"""The engine compared with Hugging Face transformers; without it these tests are skipped."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -54,33 +54,33 @@ def test_logits_agree(hugging_face, tmp_path, name, format):
 
 
 @pytest.mark.parametrize(("name", "how"), FOLDERS.values(), ids=FOLDERS)
-def test_folders_are_read_alike(hugging_face, tmp_path, name, how):
-    """What transformers reads of a folder is what `assay convert` reads of it."""
+def test_converted_folders_agree(hugging_face, tmp_path, name, how):
+    """The logits of a converted folder are those of transformers, which reads the folder itself."""
     checkpoint = CHECKPOINTS[name]
     folder = write_folder(checkpoint, tmp_path / "model", **({"model_type": "llama"} | how))
     if how.get("architecture") == "Qwen2ForCausalLM":
         weights = replace(checkpoint, attention_bias=True).weights()
         write_weights(folder, {n: w for n, w in weights.items() if not n.endswith("o_proj.bias")})
-    assert_alike(hugging_face, folder, checkpoint.tokens())
+    assert_logits_agree(hugging_face, folder, checkpoint.tokens())
 
 
-def test_pickles_are_read_alike(hugging_face, tmp_path):
-    """Its own files are read, too; what is no weight in them is not."""
+def test_pickled_checkpoints_agree(hugging_face, tmp_path):
+    """PyTorch's own files are read, too; objects in them that are no weights are not."""
     import torch
 
     checkpoint = CHECKPOINTS["grouped_query"]
     folder = write_folder(checkpoint, tmp_path / "model", model_type="llama")
     (folder / "model.safetensors").unlink()
     hugging_face.save_pickle(checkpoint.weights(), folder / "pytorch_model.bin")
-    assert_alike(hugging_face, folder, checkpoint.tokens())
+    assert_logits_agree(hugging_face, folder, checkpoint.tokens())
     torch.save({"model.norm.weight": Path("a class")}, folder / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match=r"it holds pathlib\.PosixPath, which is neither"):
         convert(folder, tmp_path / "model.gguf")
 
 
 @pytest.mark.parametrize("kind", ["pieces", "bytes"])
-def test_folders_that_transformers_saves(hugging_face, tmp_path, kind):
-    """A model and a tokenizer as transformers itself writes them: tokens and logits agree."""
+def test_folders_saved_by_transformers_agree(hugging_face, tmp_path, kind):
+    """For a model and a tokenizer written by transformers, tokens and logits agree."""
     file = words(67) if kind == "pieces" else small() | {"post_processor": TEMPLATE}
     size = len(file["model"]["vocab"]) + (2 if kind == "bytes" else 0)
     write_json(tmp_path / "tokenizer.json", file)
@@ -91,14 +91,14 @@ def test_folders_that_transformers_saves(hugging_face, tmp_path, kind):
         *names,
     )  # fmt: skip
     texts = ["hello hell", "w5 w6 w7", " <|begin|>a<|stop|>\n", "été 日本"]
-    with Engine.load(assert_alike(hugging_face, folder, [1, 5, 9, 4, 7])) as engine:
+    with Engine.load(assert_logits_agree(hugging_face, folder, [1, 5, 9, 4, 7])) as engine:
         for text in texts:
             ids = engine.tokenizer.encode(text, add_special=kind == "bytes", parse_special=True)
             assert ids == tokenizer(text).input_ids, text
         assert engine.tokenizer.eog_ids == {tokenizer.eos_token_id, 2, 3}
 
 
-def assert_alike(hugging_face: ModuleType, folder: Path, tokens: list[int]) -> Path:
+def assert_logits_agree(hugging_face: ModuleType, folder: Path, tokens: list[int]) -> Path:
     """The logits of the converted file, which is returned, are transformers' of the folder."""
     path = folder.with_suffix(".gguf")
     convert(folder, path, "F32")

@@ -42,7 +42,7 @@ def knobs(model: Model) -> dict[str, list[int]]:
     return {name: list(map(int, values)) for name, values in model.plan.knobs.items()}
 
 
-def test_what_was_chosen_is_kept_and_changes_no_bit(measured):
+def test_tuned_settings_are_stored_and_change_no_bit(measured):
     """The first load measures each kernel and size once, the second uses the results."""
     with story(tune=False) as plain:
         expected = plain.evaluate(PROMPT, 0).copy()
@@ -60,7 +60,7 @@ def test_what_was_chosen_is_kept_and_changes_no_bit(measured):
     assert len(measured) == lines
 
 
-def test_of_a_small_model_nothing_is_measured(monkeypatch):
+def test_models_that_fit_into_a_cache_are_not_measured(monkeypatch):
     """Its weights fit into a cache."""
 
     def never(*_):
@@ -71,7 +71,7 @@ def test_of_a_small_model_nothing_is_measured(monkeypatch):
         assert knobs(model)
 
 
-def test_who_reads_what_a_step_found_is_not_run_by_itself(measured):
+def test_kernels_over_neuron_lists_are_not_measured(measured):
     """Kernels over lists of neurons have knobs, which only the table of starting values sets."""
     with closing(
         Model(resolve("story-relu"), Options(threads=2, context=64, sparse="on"))
@@ -82,7 +82,7 @@ def test_who_reads_what_a_step_found_is_not_run_by_itself(measured):
     assert alone == {"linear"}
 
 
-def test_experts_are_not_run_by_themselves(measured, tmp_path):
+def test_expert_kernels_are_not_measured_alone(measured, tmp_path):
     """Expert token counts come from an earlier node: with arbitrary memory instead the kernel would
     access out of bounds."""
     path = SmallMixture(format="Q4_0").write(tmp_path / "small.gguf")
@@ -93,7 +93,7 @@ def test_experts_are_not_run_by_themselves(measured, tmp_path):
     assert alone == {"linear"}
 
 
-def tuned(monkeypatch, seconds, budget=1e9):
+def tuned_with_times(monkeypatch, seconds, budget=1e9):
     """The chosen values if passes take these synthetic times, and the previous ones."""
     monkeypatch.setattr(Tuner, "_pass", lambda self, groups, tokens: seconds(groups, tokens))
     with story(tune=False) as model:
@@ -101,7 +101,7 @@ def tuned(monkeypatch, seconds, budget=1e9):
         return Tuner(model.plan, model.team, budget).tuned(), before
 
 
-def test_a_busy_machine_teaches_nothing(measured, monkeypatch):
+def test_noisy_measurements_are_discarded(measured, monkeypatch):
     """If repeated times differ too much, settings stay and nothing is stored."""
     monkeypatch.setattr(tune, "BUSY", 0)
     with story(tune=False) as model:
@@ -111,22 +111,21 @@ def test_a_busy_machine_teaches_nothing(measured, monkeypatch):
     assert not measured
 
 
-def ahead_takes(seconds: float, groups: list[Group], tokens: int) -> list[float]:
+def prefetch_takes(seconds: float, groups: list[Group], tokens: int) -> list[float]:
     """This time with a prefetch distance of 8 KiB, otherwise 1, for any number of tokens."""
     return [seconds if group.now()["ahead"] == 8192 else 1.0 for group in groups]
 
 
 @pytest.mark.usefixtures("measured")
 def test_the_faster_value_is_chosen_and_no_other(monkeypatch):
-    """With synthetic times: a prefetch distance of 8 KiB is faster by half, a near one makes no
-    difference."""
-    found, before = tuned(monkeypatch, partial(ahead_takes, 0.5))
+    """With synthetic times in which 8 KiB is faster by half, it is chosen."""
+    found, before = tuned_with_times(monkeypatch, partial(prefetch_takes, 0.5))
     assert [one.values for one in found] == [values | {"ahead": 8192} for values in before]
     assert all((one.gain, one.spread) == (2.0, (2.0, 2.0)) for one in found)
 
 
 @pytest.mark.usefixtures("measured")
-def test_knobs_for_which_there_is_no_time_stay_as_they_were(monkeypatch):
+def test_knobs_beyond_the_time_limit_are_skipped(monkeypatch):
     """Several tokens take a second, a single one almost nothing: knobs that affect only several
     tokens are skipped, whatever they would gain."""
 
@@ -135,13 +134,13 @@ def test_knobs_for_which_there_is_no_time_stay_as_they_were(monkeypatch):
         each = 1e-4 if tokens == 1 else 1.0
         return [each / (1 + (group.now()[wanted] == 8192)) for group in groups]
 
-    found, before = tuned(monkeypatch, seconds, 1)
+    found, before = tuned_with_times(monkeypatch, seconds, 1)
     assert [one.values for one in found] == [values | {"ahead": 8192} for values in before]
     assert {tuple(one.gains.items()) for one in found} == {(("ahead", 2.0),)}
 
 
 @pytest.mark.parametrize("best", PAIRS_FROM.values)
-def test_a_crossover_is_found_where_one_way_becomes_the_faster(monkeypatch, best):
+def test_a_crossover_is_found(monkeypatch, best):
     """With synthetic times: pairs are twice as fast from some number of tokens on, and half as fast
     below. Each step is measured both ways, however many values there are."""
     asked: list[int] = []
@@ -160,7 +159,7 @@ def test_a_crossover_is_found_where_one_way_becomes_the_faster(monkeypatch, best
     assert len(asked) == 5 * len(PAIRS_FROM.tokens) * (2 + 2)
 
 
-def test_what_no_step_tells_apart_stays(monkeypatch):
+def test_indistinguishable_crossovers_are_not_measured(monkeypatch):
     """In a plan of at most 31 tokens, with slow pairs, crossovers at 32 and 64 are the same."""
 
     def seconds(_, groups, tokens):
@@ -176,7 +175,7 @@ def test_what_no_step_tells_apart_stays(monkeypatch):
 
 
 @pytest.mark.usefixtures("measured")
-def test_what_is_slower_in_the_end_is_taken_back(monkeypatch):
+def test_settings_slower_in_total_are_reverted(monkeypatch):
     """8 KiB seemed faster until all new settings together were compared with all previous ones."""
     calls = 0
 
@@ -185,14 +184,14 @@ def test_what_is_slower_in_the_end_is_taken_back(monkeypatch):
         calls += 1
         knobs_in_turn = dict.fromkeys(k for group in groups for k in group.kernel.knobs)
         late = 7 + tune.MOST * sum(len(knob.values) + 2 for knob in knobs_in_turn)
-        return ahead_takes(0.5 if calls < late else 2.0, groups, tokens)
+        return prefetch_takes(0.5 if calls < late else 2.0, groups, tokens)
 
-    found, before = tuned(monkeypatch, seconds)
+    found, before = tuned_with_times(monkeypatch, seconds)
     assert [one.values for one in found] == before
     assert {one.gain for one in found} == {1.0}
 
 
-def test_the_program_measures_and_shows_what_was_chosen(measured, inside):
+def test_the_tune_command(measured, inside):
     """`assay tune` once, then nothing is left; `assay ops --tuning` as a table and as JSON."""
     assert "nothing was measured" in printed(inside("ops", "--tuning"))
     words = "tune", "story", "-t", "2", "--seconds", "0.1"

@@ -166,8 +166,8 @@ MOUTH = -1
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """A child's report on the rooms in a folder: what kernels consist of, or what rejects the first
-    that differs."""
+    """A child's report on the rooms in a folder: kernels' parts, or what rejects the first
+    change."""
     global MOUTH
     ear, MOUTH = os.pipe()
     child = os.fork()

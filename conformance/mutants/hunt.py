@@ -22,7 +22,7 @@ from conformance.mutants.attempt import nodes_beyond
 from conformance.mutants.mutate import Mutant, beyond, mutants
 from conformance.mutants.reach import modules_of
 from conformance.support.child import opened
-from conformance.support.here import ON_CPU
+from conformance.support.machine_kernels import ON_CPU
 from conformance.support.rooms import ROOMS, ROOT, environment
 from kernels.kernel import Kernel
 
@@ -107,8 +107,7 @@ def chosen(count: int, seed: int, origin: Path = ROOT, words: Sequence[str] = ()
 
 
 class Server:
-    """conformance.mutants.attempt on the rooms in a folder, with a cache of its own next to
-    them."""
+    """conformance.mutants.attempt on the rooms in a folder, with a cache of its own beside them."""
 
     def __init__(self, origin: Path) -> None:
         self._child: Any = opened(

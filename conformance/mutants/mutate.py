@@ -91,8 +91,7 @@ def beyond(mutant: Mutant, tree: ast.Module, largest: Mapping[str, int]) -> Iter
 
 
 def _sizes(function: ast.FunctionDef, line: int) -> list[str]:
-    """A function's names for the sizes of its arrays above this line: `tokens, hidden =
-    x.shape`."""
+    """A function's names for its arrays' sizes above this line: `tokens, hidden = x.shape`."""
     return [
         name.id
         for node in ast.walk(function)

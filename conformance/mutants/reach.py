@@ -49,8 +49,7 @@ def _ours(module: str | None) -> bool:
 
 
 class Parts:
-    """A walk over a kernel's objects, with or without compiled ones; in tables by format only the
-    kernel's own format."""
+    """A walk over a kernel's objects, with or without compiled ones, in its own format only."""
 
     def __init__(self, kernel: Kernel, compiled: bool = True) -> None:
         self.digest, self.size, self._compiled = hashlib.sha256(), 0, compiled
@@ -152,6 +151,5 @@ def parts_of(kernel: Kernel) -> tuple[str, int]:
 
 
 def runs_as(kernel: Kernel) -> str:
-    """A digest of its machine code and of what its row computes in Python: if it is unchanged, so
-    is every result."""
+    """A digest of its machine code and of what its row computes; if equal, so is every result."""
     return f"{code_of(kernel)} {Parts(kernel, compiled=False).digest.hexdigest()}"

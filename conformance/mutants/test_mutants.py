@@ -50,8 +50,9 @@ def test_the_expected_changes_are_among_them(wanted):
     assert any(wanted in m.source(SOURCE) for m in mutants("work.py", SOURCE))
 
 
-def test_a_mutant_may_hold_beyond_a_size_alone():
-    """For each size that its function names before the change, and for expressions only."""
+def test_mutants_beyond_a_size():
+    """Some apply only where a size exceeds those of cases: one for each size that the function
+    names before the change, and for expressions only."""
     source = "def work(x):\n    tokens, hidden = x.shape\n    return x[0] * 2\n"
     tree = ast.parse(source)
     found = [b for m in mutants("work.py", source) for b in beyond(m, tree, {"hidden": 4096})]
@@ -61,7 +62,7 @@ def test_a_mutant_may_hold_beyond_a_size_alone():
     assert all(ast.parse(text) for text in texts)
 
 
-def test_a_choice_has_both_kinds_and_is_the_same_again():
+def test_samples_are_reproducible_and_have_both_kinds():
     found = chosen(12, seed=5)
     assert found == chosen(12, seed=5)
     assert len(found) == 12
@@ -129,10 +130,10 @@ def parts(parts_of):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("edit", "ops", "formats", "others"), CHANGES.values(), ids=CHANGES)
-def test_a_change_is_seen_in_the_kernels_it_reaches(
+def test_a_change_affects_the_kernels_that_use_it(
     tmp_path, parts, parts_of, edit, ops, formats, others
 ):
-    """And in no others: only those are tried on a mutant."""
+    """Only the kernels that a change reaches are tried on a mutant."""
     copy, (file, old, new) = Copy(tmp_path), edit
     copy.edit(f"kernels/cpu/{file}.py", old, new)
     found = [find(n) for n, (digest, *_) in parts_of(tmp_path).items() if digest != parts[n][0]]
@@ -145,9 +146,8 @@ def test_a_change_is_seen_in_the_kernels_it_reaches(
 
 
 @pytest.mark.exhaustive
-def test_what_a_kernel_runs_is_told_apart(tmp_path):
-    """By its machine code, and by what its row computes; not by changes that compile to the
-    same."""
+def test_equivalent_mutants_are_identified(tmp_path):
+    """Kernels are compared by machine code, and by what their rows compute."""
     names = "softmax/cpu/generic", "linear_w8a8/cpu/scalar"
     copy = Copy(tmp_path)
     with Server(copy.folder) as server:

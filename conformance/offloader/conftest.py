@@ -40,8 +40,8 @@ def _packed_here(tmp_path_factory):
 
 
 @pytest.fixture
-def in_time():
-    """Waiting for readers in vain ends by a signal."""
+def timeout():
+    """Waiting for readers in vain is ended by a signal."""
 
     def late(number: int, frame: object) -> None:
         raise TimeoutError("this test hangs")
@@ -54,8 +54,8 @@ def in_time():
 
 
 @pytest.fixture
-def came():
-    """A word for each SIGUSR1 that came, whose handler raises nothing."""
+def received_signals():
+    """A word for each SIGUSR1 received; its handler raises nothing."""
     words = []
     before = signal.signal(signal.SIGUSR1, lambda *_: words.append("came"))
     yield words
@@ -63,8 +63,8 @@ def came():
 
 
 @contextmanager
-def sending(number: int, seconds: float, again: bool = False) -> Iterator[None]:
-    """This process gets a signal after a time, and perhaps again and again until the end."""
+def sending_signals(number: int, seconds: float, again: bool = False) -> Iterator[None]:
+    """This process receives a signal after a time, or repeatedly until the end of the context."""
     ends = threading.Event()
 
     def send() -> None:
@@ -84,14 +84,14 @@ def sending(number: int, seconds: float, again: bool = False) -> Iterator[None]:
 
 @pytest.fixture
 def file(path):
-    """Through the page cache."""
+    """A file read through the page cache."""
     with path.open("rb") as source:
         yield File(path.name, source.fileno())
 
 
 @pytest.fixture
 def direct(path):
-    """Past the page cache."""
+    """A file read past the page cache (O_DIRECT)."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     yield File(path.name, fd, 512)
     os.close(fd)

@@ -44,12 +44,9 @@ def sources_of(file: GGUFFile, block: int) -> dict[str, Array]:
     return {part: file.tensor(name) for part, name in names.items() if name in file.tensors}
 
 
-# What is where
-
-
 @pytest.mark.parametrize("piece", [1, 5000, bundling.PIECE])
 @pytest.mark.parametrize("name", MODELS)
-def test_rows_are_side_by_side_and_come_back(name, piece, tmp_path, monkeypatch):
+def test_bundling_is_reversible(name, piece, tmp_path, monkeypatch):
     """For any formats and pieces, a row is gate, up and down_t of its neuron, then zeros; all else
     is unchanged, and unbundling restores the file."""
     monkeypatch.setattr(bundling, "PIECE", piece)
@@ -100,7 +97,7 @@ def assert_same(before: GGUFFile, undone: GGUFFile) -> None:
 
 
 @pytest.mark.parametrize("alignment", [1, 64, 1 << 16])
-def test_an_alignment_of_its_own_comes_back(alignment, source, tmp_path):
+def test_the_files_alignment_is_kept(alignment, source, tmp_path):
     """A larger alignment of the file is kept and restored."""
     named = tmp_path / "named.gguf"
     with GGUFFile(source) as file:
@@ -115,7 +112,7 @@ def test_an_alignment_of_its_own_comes_back(alignment, source, tmp_path):
         assert_same(before, undone)
 
 
-def test_only_blocks_with_predictors(source, tmp_path):
+def test_only_blocks_with_predictors_are_bundled(source, tmp_path):
     """The last of three blocks has none, and is not bundled."""
     less = tmp_path / "less.gguf"
     with GGUFFile(source) as file:
@@ -132,7 +129,7 @@ def test_only_blocks_with_predictors(source, tmp_path):
         assert "blk.2.ffn_down_t.weight" in file.tensors
 
 
-def test_the_package_reads_it(tmp_path):
+def test_the_gguf_package_reads_bundles(tmp_path):
     """gguf's own reader finds the tensors where ours does."""
     source = replace(SMALL_MODELS["Q8_0"], magic="GGUF").write(tmp_path / "source.gguf")
     out = made(bundle, source, tmp_path / "bundled.gguf")
@@ -146,9 +143,6 @@ def test_the_package_reads_it(tmp_path):
             assert tensor.data_offset == file.tensors[tensor.name].offset
 
 
-# `assay bundle`, and writing that ends before the file does
-
-
 SMALL = Sparse()
 Write = Callable[..., None]
 both_ways = pytest.mark.parametrize("write", [bundle, unbundle])
@@ -159,24 +153,21 @@ def sources(tmp_path):
     """A file for either way, in a folder of its own."""
     folder = tmp_path / "sources"
     folder.mkdir()
-    return either(SMALL, folder)
+    return direction(SMALL, folder)
 
 
-def either(sizes: Sparse, folder: Path) -> dict[Write, Path]:
+def direction(sizes: Sparse, folder: Path) -> dict[Write, Path]:
     plain, bundled = sizes.write(folder / "plain.gguf"), folder / "bundled.gguf"
     with GGUFFile(plain) as file:
         bundle(file, bundled)
     return {bundle: plain, unbundle: bundled}
 
 
-def left(folder: Path) -> list[str]:
+def files_left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-# The program
-
-
-def test_there_and_back(inside, tmp_path):
+def test_the_command_bundles_and_unbundles(inside, tmp_path):
     """A line for each kind of bundle is printed; the restored file equals the first one."""
     plain, out, back = (tmp_path / name for name in ("plain.gguf", "out.gguf", "back.gguf"))
     Sparse(hidden=256, ffn=40, rows=(("Q8_0", "Q8_0", "Q8_0"), ("Q4_K", "Q4_K", "Q6_K"))).write(
@@ -195,7 +186,7 @@ def test_there_and_back(inside, tmp_path):
             assert before.tensor(name).tobytes() == after.tensor(name).tobytes()
 
 
-def test_for_programs(inside, tmp_path):
+def test_the_command_prints_json(inside, tmp_path):
     out, back = tmp_path / "out.gguf", tmp_path / "back.gguf"
     said = json.loads(inside("bundle", "story-relu", out, "--json")[1])
     with GGUFFile(out) as file:
@@ -212,9 +203,8 @@ def test_for_programs(inside, tmp_path):
     assert back.read_bytes() == resolve("story-relu").read_bytes()
 
 
-def test_inspected(inside, sources):
-    """Parts are listed below their bundle, and padding is not counted as weights; a note names
-    errors."""
+def test_inspect_lists_bundles(inside, sources):
+    """Parts are listed below their bundle, padding is no weight, and a note names errors."""
     plain, out = sources.values()
     code, table, _ = inside("inspect", out)
     assert code == 0
@@ -226,21 +216,18 @@ def test_inspected(inside, sources):
     assert f"3 bundles): {weights} weights" in table.splitlines()[-1]
     described = json.loads(inside("inspect", out, "--json")[1])
     assert [row["block"] for row in described["bundles"]] == [0, 1, 2]
-    spoilt = out.with_name("spoilt.gguf")
-    inside("inspect", out, "--remove", "assay.bundle.formats", "-o", spoilt)
-    code, table, note = inside("inspect", spoilt)
+    corrupted = out.with_name("corrupted.gguf")
+    inside("inspect", out, "--remove", "assay.bundle.formats", "-o", corrupted)
+    code, table, note = inside("inspect", corrupted)
     assert (code, note.count("\n")) == (0, 1)
     assert "note: " in note
     assert "key assay.bundle.formats, which says what bundles hold, is missing" in note
     assert "3 I8" in table.splitlines()[-1]
 
 
-# Files that are not finished
-
-
 @both_ways
 @changing
-def test_the_source_changes_while_it_is_read(write, change, message, sources, tmp_path):
+def test_a_source_modified_while_it_is_read_is_refused(write, change, message, sources, tmp_path):
     calls: list[int] = []
 
     def progress(done: int, _: int) -> None:
@@ -250,13 +237,13 @@ def test_the_source_changes_while_it_is_read(write, change, message, sources, tm
 
     with GGUFFile(sources[write]) as file, pytest.raises(GGUFError, match=message):
         write(file, tmp_path / "out.gguf", progress)
-    assert left(tmp_path) == ["sources"]
+    assert files_left(tmp_path) == ["sources"]
 
 
-def test_memory(tmp_path):
+def test_bundling_takes_little_memory(tmp_path):
     """48 MB of neurons need a few pieces: the one that is written, and its sources."""
     large = Sparse(blocks=1, hidden=1024, ffn=8192)
-    with_bundles = either(large, tmp_path)
+    with_bundles = direction(large, tmp_path)
     for write, source in with_bundles.items():
         with GGUFFile(source) as file:
             tracemalloc.start()

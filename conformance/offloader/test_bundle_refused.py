@@ -38,9 +38,6 @@ def bundled(source, tmp_path):
     return made(bundle, source, tmp_path / "bundled.gguf")
 
 
-# Models that have nothing to bundle
-
-
 def refusal(write: Callable[[GGUFFile, Path], object], source: Path) -> str:
     """The error line, which names the file; no file is left."""
     line = refusals.refusal(BundleError, source, made, write, source, source.with_name("refused"))
@@ -57,11 +54,11 @@ def refusal(write: Callable[[GGUFFile, Path], object], source: Path) -> str:
         ("blk.2.ffn_up.weight", "tensor blk.2.ffn_up.weight is missing"),
     ],
 )
-def test_tensors_are_missing(without, message, tmp_path):
+def test_missing_tensors_are_refused(without, message, tmp_path):
     assert refusal(bundle, MIXED.write(tmp_path / "source.gguf", without)) == message
 
 
-def test_dense_models(tmp_path):
+def test_dense_models_are_refused(tmp_path):
     """The error says how to make predictors, and how to transpose down."""
     dense = tmp_path / "dense.gguf"
     dense.write_bytes(resolve("story").read_bytes())
@@ -74,14 +71,14 @@ def test_dense_models(tmp_path):
         "blk.0.ffn_up": (64, 32),
         "blk.0.ffn_down": (32, 64),
     }
-    shaped(sizes, tmp_path / "shaped.gguf")
+    with_dims(sizes, tmp_path / "shaped.gguf")
     assert refusal(bundle, tmp_path / "shaped.gguf") == (
         "tensor blk.0.ffn_down_t.weight is missing: the rows of ffn_down are no neurons'; `assay"
         " sparsify` transposes it"
     )
 
 
-def shaped(sizes: Mapping[str, tuple[int, ...]], path: Path) -> None:
+def with_dims(sizes: Mapping[str, tuple[int, ...]], path: Path) -> None:
     """A file of F32 tensors of these dims."""
     keys = {"general.architecture": text("llama"), "llama.block_count": u32(1)}
     tensors = [NewTensor(f"{name}.weight", "F32", dims) for name, dims in sizes.items()]
@@ -101,26 +98,26 @@ def shaped(sizes: Mapping[str, tuple[int, ...]], path: Path) -> None:
         ("fc1", (8, 0), "blk.0: fc1 [8, 0] and fc2 [64, 8] are no predictor"),
     ],
 )
-def test_shapes_do_not_agree(name, dims, message, tmp_path):
+def test_mismatched_shapes_are_refused(name, dims, message, tmp_path):
     wide = dict.fromkeys(("ffn_gate", "ffn_up", "ffn_down_t"), (64, 32))
     sizes = {"fc1": (8, 32), "fc2": (64, 8), **wide, name: dims}
-    shaped({f"blk.0.{name}": dims for name, dims in sizes.items()}, tmp_path / "source.gguf")
+    with_dims({f"blk.0.{name}": dims for name, dims in sizes.items()}, tmp_path / "source.gguf")
     assert refusal(bundle, tmp_path / "source.gguf").startswith(message)
 
 
 @pytest.mark.parametrize("count", [u32(2**32 - 1), text("3"), boolean(True), None])
-def test_no_number_of_blocks(count, source):
-    retold(source, lambda keys, _: keys.update({"llama.block_count": count}))
+def test_a_missing_block_count_is_refused(count, source):
+    with_changes(source, lambda keys, _: keys.update({"llama.block_count": count}))
     assert "llama.block_count is" in refusal(bundle, source)
 
 
-def test_once_and_undone_once(source, bundled):
+def test_bundling_twice_is_refused(source, bundled):
     assert refusal(bundle, bundled) == "its neurons are bundled already"
     assert refusal(unbundle, source) == "its neurons are not bundled"
 
 
-def test_what_wants_the_tensors(bundled):
-    """Quantising and placing say how to restore them."""
+def test_other_commands_refuse_bundles(bundled):
+    """Quantising and placing say how to restore the tensors."""
     advice = "its neurons are bundled: `assay bundle --undo` gives back the tensors"
     with GGUFFile(bundled) as file:
         with pytest.raises(QuantiseError) as error:
@@ -131,13 +128,11 @@ def test_what_wants_the_tensors(bundled):
         assert str(refused.value) == f"{bundled}: {advice}"
 
 
-# Bundles that make no sense
-
 Keys = dict[str, object]
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 
 
-def retold(path: Path, change: Callable[[Keys, Shapes], object]) -> None:
+def with_changes(path: Path, change: Callable[[Keys, Shapes], object]) -> None:
     """The file with other keys and tensors, whose bytes are zeros."""
     with GGUFFile(path) as file:
         keys: Keys = dict(keys_of(file))
@@ -149,7 +144,7 @@ def retold(path: Path, change: Callable[[Keys, Shapes], object]) -> None:
     write_gguf(path, keys, tensors, data)
 
 
-def says(*blocks: str) -> Callable[[Keys, Shapes], None]:
+def formats(*blocks: str) -> Callable[[Keys, Shapes], None]:
     def change(keys: Keys, _: Shapes) -> None:
         keys[FORMATS_KEY] = texts(blocks)
 
@@ -175,23 +170,23 @@ LIES = {
     "no formats": (key(FORMATS_KEY, None), f"key {FORMATS_KEY}, which says"),
     "one text": (key(FORMATS_KEY, text(FIRST)), f"key {FORMATS_KEY} is no array of texts"),
     "numbers": (key(FORMATS_KEY, i32s([1, 1, 1])), f"key {FORMATS_KEY} is no array of texts"),
-    "too few": (says(FIRST, SECOND), f"key {FORMATS_KEY} says nothing of tensor 'blk.2."),
-    "too many": (says(FIRST, *REST, FIRST), "tensor blk.3.ffn_bundle.weight is missing"),
-    "none": (says("", *REST), f"key {FORMATS_KEY} says nothing of tensor 'blk.0."),
-    "no down": (says("gate:F16 up:F16", *REST), f"{BLOCK_0}'gate:F16 up:F16' does not name"),
-    "other order": (says("up:F16 gate:F16 down_t:F16", *REST), f"{BLOCK_0}'up:F16 gate"),
-    "twice": (says("up:F16 up:F16 down_t:F16", *REST), f"{BLOCK_0}'up:F16 up"),
-    "spaces": (says(FIRST.replace(" ", "  "), *REST), f"{BLOCK_0}'gate:F16  up"),
-    "lines": (says("gate:F16\nup:F16 down_t:F16", *REST), f"{BLOCK_0}'gate:F16\\n"),
-    "no UTF-8": (says("\udcff", *REST), f"{BLOCK_0}'\\udcff' does not name"),
-    "no format": (says(FIRST.replace("F16", "F17"), *REST), f"{BLOCK_0}there is no format 'F17'"),
-    "nothing": (says("gate: up: down_t:", *REST), f"{BLOCK_0}there is no format ''"),
+    "too few": (formats(FIRST, SECOND), f"key {FORMATS_KEY} says nothing of tensor 'blk.2."),
+    "too many": (formats(FIRST, *REST, FIRST), "tensor blk.3.ffn_bundle.weight is missing"),
+    "none": (formats("", *REST), f"key {FORMATS_KEY} says nothing of tensor 'blk.0."),
+    "no down": (formats("gate:F16 up:F16", *REST), f"{BLOCK_0}'gate:F16 up:F16' does not name"),
+    "other order": (formats("up:F16 gate:F16 down_t:F16", *REST), f"{BLOCK_0}'up:F16 gate"),
+    "twice": (formats("up:F16 up:F16 down_t:F16", *REST), f"{BLOCK_0}'up:F16 up"),
+    "spaces": (formats(FIRST.replace(" ", "  "), *REST), f"{BLOCK_0}'gate:F16  up"),
+    "lines": (formats("gate:F16\nup:F16 down_t:F16", *REST), f"{BLOCK_0}'gate:F16\\n"),
+    "no UTF-8": (formats("\udcff", *REST), f"{BLOCK_0}'\\udcff' does not name"),
+    "no format": (formats(FIRST.replace("F16", "F5"), *REST), f"{BLOCK_0}there is no format 'F5'"),
+    "nothing": (formats("gate: up: down_t:", *REST), f"{BLOCK_0}there is no format ''"),
     "other format": (
-        says(FIRST.replace("F16", "F64"), *REST),
+        formats(FIRST.replace("F16", "F64"), *REST),
         "tensor blk.0.ffn_bundle.weight is I8 [37, 1536], not I8 [37, 6656]",
     ),
     "ungated": (
-        says("up:Q4_0 down_t:Q4_0", *REST),
+        formats("up:Q4_0 down_t:Q4_0", *REST),
         "tensor blk.0.ffn_bundle.weight is I8 [37, 1536], not I8 [37, 512]",
     ),
     "a beginning": (key(ALIGNMENT, u32(32)), "tensor blk.0.ffn_bundle.weight begins at byte"),
@@ -222,17 +217,17 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_bundles_that_make_no_sense(lie, bundled):
+def test_invalid_bundles_are_refused(lie, bundled):
     """One line says what is wrong and where, from any command, and unbundling writes nothing."""
     change, message = LIES[lie]
-    retold(bundled, change)
+    with_changes(bundled, change)
     assert refusal(unbundle, bundled).startswith(message)
     assert refusal(lambda file, _: bundles(file), bundled).startswith(message)
 
 
 @pytest.mark.parametrize("alignment", [text("32"), u32(48), u32(0)])
-def test_alignments_that_make_no_sense(alignment, bundled):
-    retold(bundled, key(ALIGNMENT_BEFORE, alignment))
+def test_invalid_alignments_are_refused(alignment, bundled):
+    with_changes(bundled, key(ALIGNMENT_BEFORE, alignment))
     assert refusal(unbundle, bundled) == f"key {ALIGNMENT_BEFORE} is no power of two in UINT32"
 
 
@@ -242,12 +237,12 @@ TEXTS = st.lists(WORDS, max_size=12).map("".join) | st.text(max_size=20)
 
 
 @given(TEXTS | st.lists(PAIRS, min_size=2, max_size=3, unique_by=lambda p: p[0]).map(" ".join))
-def test_any_text(tmp_path_factory, said):
+def test_any_text_as_the_key(tmp_path_factory, said):
     """Any text as the key is refused, or describes the file."""
     path = tmp_path_factory.getbasetemp() / "said.gguf"
     if not path.exists():
         made(bundle, MIXED.write(path.with_name("said-of.gguf")), path)
-    retold(path, says(said, SECOND, THIRD))
+    with_changes(path, formats(said, SECOND, THIRD))
     known = []
     with GGUFFile(path) as file, contextlib.suppress(BundleError):
         known += [bundles(file)[0]]

@@ -22,7 +22,7 @@ def own(truth, tmp_path):
 
 
 @pytest.mark.parametrize("refused_at", ["open", "read"])
-def test_where_it_is_refused(own, monkeypatch, refused_at):
+def test_without_o_direct_reads_use_the_page_cache(own, monkeypatch, refused_at):
     """File systems without O_DIRECT: reads use the page cache and drop its pages, with a note.
     (test_ram_budget_command.py runs a model so, and checks the page cache.)"""
     opened = os.open
@@ -39,7 +39,7 @@ def test_where_it_is_refused(own, monkeypatch, refused_at):
 
 
 @pytest.mark.parametrize("alignment", [512, 4096, None])
-def test_alignments_are_tried(own, monkeypatch, alignment):
+def test_the_required_alignment_is_detected(own, monkeypatch, alignment):
     """A disk refuses partial sectors, in the file or in memory; or refuses everything."""
     read = os.preadv
 
@@ -70,7 +70,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_changes_are_told(own, change):
+def test_modified_files_are_detected(own, change):
     """After any write to the file check fails for good."""
     with DirectFile(own) as file:
         assert (file.file.alignment in (512, 4096), file.note) == (True, None)
@@ -82,7 +82,7 @@ def test_changes_are_told(own, change):
                 file.check()
 
 
-def test_the_stamp_of_who_opened_it_before(own):
+def test_replaced_files_are_refused(own):
     """A file replaced since then is refused."""
     with own.open("rb") as source:
         stamp = stamp_of(source)
@@ -95,8 +95,8 @@ def test_the_stamp_of_who_opened_it_before(own):
         DirectFile(own, stamp)
 
 
-def test_what_cannot_be_opened(tmp_path):
-    """One line, with the name."""
+def test_files_that_cannot_be_opened_are_refused(tmp_path):
+    """One line has the file's name."""
     with pytest.raises(OSError, match=r"none\.bin: cannot be read: no such file or directory$"):
         DirectFile(tmp_path / "none.bin")
     with pytest.raises(OSError, match=r": cannot be read: this is not a file$"):
@@ -108,7 +108,7 @@ def descriptors():
 
 
 def test_descriptors_are_closed(own, monkeypatch):
-    """After use, after a refusal, and in child programs."""
+    """Descriptors are closed after use, after a refusal, and in child programs."""
     before = descriptors()
     with DirectFile(own) as file:
         assert not os.get_inheritable(file.file.fd)

@@ -26,7 +26,7 @@ from kernels.cpu.runtime import io_ring
 from kernels.cpu.runtime.io_pool import File, IOPool, iovecs_of
 from kernels.cpu.runtime.team import Team
 
-pytestmark = pytest.mark.usefixtures("in_time")
+pytestmark = pytest.mark.usefixtures("timeout")
 ROUNDS = 300 if DEEP else 10
 
 
@@ -34,7 +34,7 @@ ROUNDS = 300 if DEEP else 10
 @pytest.mark.parametrize("capacity", [1, 2, 64])
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_a_step_gets_all_bytes(file, truth, n_readers, capacity, n_threads):
-    """For any readers, ring and team: after a wait the file's bytes are there."""
+    """After a wait the file's bytes are there, for any readers, ring and team."""
     with (
         IOPool([file], n_readers, n_threads, n_counters=5, capacity=capacity) as readers,
         Team(n_threads) as team,
@@ -44,7 +44,7 @@ def test_a_step_gets_all_bytes(file, truth, n_readers, capacity, n_threads):
         assert readers.statistics.reads >= 200 * ROUNDS
 
 
-def test_the_end_of_a_file_is_not_a_whole_sector(direct, truth):
+def test_a_partial_last_sector(direct, truth):
     """A buffer of whole sectors may end beyond the file; one byte more is a fault."""
     memory, first = aligned(4096, 4096), len(truth) // 512 * 512
     with IOPool([direct]) as readers:
@@ -56,7 +56,7 @@ def test_the_end_of_a_file_is_not_a_whole_sector(direct, truth):
         assert readers.fault == f"weights.bin: it was cut short while it was read, at byte {first}"
 
 
-def test_more_buffers_than_a_call_takes(file, truth):
+def test_more_buffers_than_preadv_takes(file, truth):
     """3000 buffers of 100 bytes: preadv takes 1024 at a time."""
     buffers = list(np.zeros((3000, 100), np.uint8))
     with IOPool([file]) as readers:
@@ -83,7 +83,7 @@ def test_several_files(truth, tmp_path):
         source.close()
 
 
-def test_counters_go_round(file, truth):
+def test_counters_wrap_around(file, truth):
     """Counters wrap around after 2**31 and 2**32 requests."""
     with IOPool([file], 4, capacity=2) as readers, Team(1) as team:
         for near in (2**31, 2**32):
@@ -104,14 +104,11 @@ def test_counters_go_round(file, truth):
 
 @pytest.mark.parametrize("n_readers", [1, 4])
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
-def test_no_wake_is_lost(file, n_readers, n_threads):
+def test_no_wakeup_is_lost(file, n_readers, n_threads):
     """Tens of thousands of waits that start about when they could end: all end."""
     rounds = 5000 * ROUNDS
     with IOPool([file], n_readers, n_threads) as readers, Team(n_threads) as team:
         assert_array_equal(Pings(readers, n_threads, rounds).run(team), rounds)
-
-
-# Disks that fail
 
 
 SCALE = 30 if DEEP else 1
@@ -128,7 +125,7 @@ PASSING = {
 
 
 @pytest.mark.parametrize("answers", PASSING.values(), ids=PASSING)
-def test_passing_troubles_change_nothing(direct, truth, answers):
+def test_transient_errors_are_retried(direct, truth, answers):
     """Short reads, signals, and transient errors: the bytes are right."""
     disk = Disk(in_turn(answers))
     counted = -errno.EIO in answers  # for each request: then one reader gets all the answers
@@ -154,10 +151,7 @@ def test_a_fault_ends_every_wait_until_reset(
     """No wait hangs or succeeds too early, the fault names its place, and after a reset, with the
     disk repaired, everything works as before."""
     disk = Disk(after(healthy_calls, answer))
-    with (
-        IOPool([direct], 8, 3, 4, capacity, preadv=disk.address) as readers,
-        Team(3) as team,
-    ):
+    with IOPool([direct], 8, 3, 4, capacity, preadv=disk.address) as readers, Team(3) as team:
         stream = Stream(readers, truth, 100, 4, 3, healthy_calls, unit=512)
         for _ in range(3):
             assert not stream.run(team)
@@ -190,7 +184,7 @@ def test_no_fault_is_lost(n_threads):
 
 
 @pytest.mark.parametrize(("code", "tries"), [(errno.EIO, 3), (errno.ENXIO, 1), (errno.EBADF, 1)])
-def test_how_often_is_tried(file, code, tries):
+def test_number_of_retries(file, code, tries):
     """EIO is retried, and three in a row are a fault; any other error is one at once."""
     disk = Disk(in_turn([-code] * tries))
     with IOPool([file], 1, preadv=disk.address) as readers:
@@ -200,7 +194,7 @@ def test_how_often_is_tried(file, code, tries):
     assert len(disk.calls) == tries
 
 
-def test_a_file_cut_short_by_others(truth, tmp_path):
+def test_a_file_truncated_between_reads(truth, tmp_path):
     """os.truncate between two reads: the rest is read, and the missing part is reported."""
     path = tmp_path / "cut.bin"
     truth.tofile(path)
@@ -218,7 +212,7 @@ def test_a_file_cut_short_by_others(truth, tmp_path):
     os.close(fd)
 
 
-def test_places_that_are_not_aligned(direct):
+def test_misaligned_reads_are_reported(direct):
     """The system's refusal is reported with its reason."""
     with (
         IOPool([direct]) as readers,
@@ -227,13 +221,11 @@ def test_places_that_are_not_aligned(direct):
         readers.read(0, 5, [aligned(512)])
 
 
-# Any order of posts, waits, disks that break and are repaired, and resets
-
 SOME_TROUBLE = (600, -errno.EINTR, -errno.EAGAIN)
 COUNTERS = 3
 
 
-class Use(RuleBasedStateMachine):
+class PoolMachine(RuleBasedStateMachine):
     """Requests posted since the last reset, and whether the disk may have failed since."""
 
     path, truth = "", np.zeros(0, np.uint8)
@@ -321,7 +313,7 @@ class Use(RuleBasedStateMachine):
 def test_any_order_of_use(path, truth, monkeypatch):
     """After any sequence of operations: bytes are right, faults are reported exactly where the disk
     failed, nothing hangs, and a reset restores everything."""
-    monkeypatch.setattr(Use, "path", path)
-    monkeypatch.setattr(Use, "truth", truth)
+    monkeypatch.setattr(PoolMachine, "path", path)
+    monkeypatch.setattr(PoolMachine, "truth", truth)
     steps = settings(max_examples=1000 if DEEP else 40, stateful_step_count=40)
-    run_state_machine_as_test(Use, settings=steps)
+    run_state_machine_as_test(PoolMachine, settings=steps)

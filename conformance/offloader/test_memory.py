@@ -80,8 +80,7 @@ def child(
     cache: Path | None = None,
     **options: Any,
 ) -> "CompletedProcess[str]":
-    """With a budget in bytes (0: none), the file that takes the processes of a group, if any, and a
-    cache."""
+    """Run with a budget in bytes (0: none), a cgroup's procs file, if any, and a cache."""
     large = {"context": 256, "batch": 64} if isinstance(model, Path) else {}
     given = {"context": 128, "batch": 16, **large, **options, "ram_budget": budget}
     env = {**os.environ, **({"ASSAY_CACHE": str(cache)} if cache else {})}
@@ -95,7 +94,7 @@ def answer(*arguments: Any, **options: Any) -> dict[str, Any]:
     return found
 
 
-def least_of(model: Path | str, **options: Any) -> int:
+def minimum_of(model: Path | str, **options: Any) -> int:
     """The minimum in bytes that an error names."""
     done = child(model, 1, **options)
     found = re.search(r"needs at least (\d+) MiB \(", done.stderr)
@@ -121,25 +120,25 @@ def path(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def least(path):
+def minimum(path):
     """Nothing was packed for the error."""
-    found = least_of(path)
+    found = minimum_of(path)
     assert not packed_of(path, cache_folder()).exists()
     return found
 
 
-def test_no_budget_is_exceeded(path, least):
+def test_no_budget_is_exceeded(path, minimum):
     """Loading, packing for the first time, a prompt and tokens, from the minimum on; the tokens are
     those of the resident model, and the page cache holds no second copy."""
     tokens = []
-    for budget in (least, least + SIZE // 2, least + 2 * SIZE):
+    for budget in (minimum, minimum + SIZE // 2, minimum + 2 * SIZE):
         told = answer(path, budget)
         assert told["loaded"] <= told["peak"] <= budget + MARGIN, told["notes"]
         tokens.append(told["tokens"])
         kept = packed_of(path, cache_folder())
         assert pages_kept(kept) * os.sysconf("SC_PAGE_SIZE") < kept.stat().st_size / 100
     assert tokens[0] == tokens[1] == tokens[2]
-    assert told["peak"] > least + SIZE / 2  # all of it is in memory, and counts
+    assert told["peak"] > minimum + SIZE / 2  # all of it is in memory, and counts
 
 
 @contextmanager
@@ -163,9 +162,9 @@ def memory_group(limit: int) -> Iterator[Path]:
         group.rmdir()
 
 
-def test_with_the_system_watching(path, least):
-    """In a cgroup that is killed beyond the budget and a margin; without a budget it is killed."""
-    budget = least + 40 * MIB
+def test_budgets_hold_in_a_cgroup(path, minimum):
+    """A cgroup kills the process without a budget, and does not within budget and margin."""
+    budget = minimum + 40 * MIB
     with memory_group(budget + MARGIN) as group:
         assert answer(path, budget, group)["peak"] <= budget + MARGIN
         assert child(path, 0, group).returncode == -9
@@ -173,8 +172,7 @@ def test_with_the_system_watching(path, least):
 
 @pytest.fixture
 def cold(tmp_path):
-    """A cache with everything but the code that runs besides kernels, and the resident model's
-    tokens."""
+    """A cache without the code that runs besides kernels, and the resident model's tokens."""
     tokens = answer("story-f16", 2**30)["tokens"]  # and whatever it wants is certified by now
     folder = tmp_path / "cache"
     ignored = shutil.ignore_patterns("packed", *(f"{share.key[:32]}.share" for share in SERVICES))
@@ -182,9 +180,9 @@ def cold(tmp_path):
     return folder, tokens
 
 
-def test_nothing_is_compiled_within_a_budget(cold):
-    """Even if code has to be made; so the minimum named when it existed suffices."""
-    budget = least_of("story-f16")
+def test_compilation_needs_no_budget(cold):
+    """The minimum named suffices even if code has to be compiled."""
+    budget = minimum_of("story-f16")
     cache, tokens = cold
     told = answer("story-f16", budget, cache=cache)
     assert told["compiled"] == []
@@ -195,21 +193,20 @@ def test_nothing_is_compiled_within_a_budget(cold):
 @pytest.mark.parametrize(
     ("model", "draft"), [("story-relu", None), ("story-f16", "story-draft-q8_0")]
 )
-def test_the_least_of_others(model, draft):
-    """For neurons, and with a draft model, which is loaded first and counts: the minimum named
-    suffices."""
-    budget = least_of(model, draft=draft)
+def test_the_minimum_for_neurons_and_draft_models(model, draft):
+    """The minimum named suffices for neurons, and with a draft model, which counts."""
+    budget = minimum_of(model, draft=draft)
     told = answer(model, budget, draft=draft)
     assert told["compiled"] == []
     assert told["peak"] <= budget + SPARE
     assert told["tokens"] == answer(model, 2**30)["tokens"]
 
 
-def test_the_least_of_a_mixture(tmp_path):
-    """For experts that do not all fit: the minimum named suffices."""
+def test_the_minimum_for_experts(tmp_path):
+    """The minimum named suffices for experts that do not all fit."""
     small = SmallMixture(hidden=256, width=256, experts=32, blocks=4, format="F16")
     path = small.write(tmp_path / "small.gguf")
-    budget = least_of(path)
+    budget = minimum_of(path)
     told = answer(path, budget)
     share = re.search(r"room for (\d+)% of the mixtures' experts", told["notes"][-1])
     assert share
@@ -217,8 +214,8 @@ def test_the_least_of_a_mixture(tmp_path):
     assert told["peak"] <= budget + SPARE
 
 
-def test_what_is_kept_needs_no_child(monkeypatch):
-    """Nor does a child that cannot be started prevent anything."""
+def test_cached_code_needs_no_child(monkeypatch):
+    """With cached code, a child that cannot be started prevents nothing."""
     kernel = find("rms_norm/cpu/generic")
     compile_apart([kernel])
     assert all(share.is_kept for share in (*SERVICES, *kernel.shares))

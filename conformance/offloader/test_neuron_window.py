@@ -28,7 +28,7 @@ def in_memory(window: NeuronWindow, block: int) -> list[int]:
 
 
 @pytest.mark.parametrize("quota", [0, 1, 5, 14, 15, 60])
-def test_blocks_in_turn_read_no_more_than_they_must(quota):
+def test_hits_and_misses_of_repeated_requests(quota):
     """Blocks that request the same neurons again miss only those without a slot. Misses take slots
     of the previous block, which is needed last: blocks - 1 requests later. A single LRU list would
     never hit, and quotas alone hit no more than their size."""
@@ -48,7 +48,7 @@ def test_blocks_in_turn_read_no_more_than_they_must(quota):
 
 
 @pytest.mark.parametrize("neurons", [[7], [5, 5], [4, 9, 2]])
-def test_the_least_capacity_is_just_enough(neurons):
+def test_the_minimum_capacity_suffices(neurons):
     """With it, blocks that request all of their neurons in turn leave the others their quotas, and
     one of them no slot more; a smaller pool is refused."""
     quota, pinned = [n // 2 for n in neurons], [n // 4 for n in neurons]
@@ -70,7 +70,7 @@ def test_the_least_capacity_is_just_enough(neurons):
         NeuronWindow(neurons, quota, unpinned - 1)
 
 
-def test_pinning_too_much_changes_nothing():
+def test_invalid_pins_are_refused():
     """Neurons that do not fit, do not exist or are pinned already are refused with one line."""
     window = NeuronWindow([6, 4], [1, 1], 8)
     assert window.pin(0, [4, 2])[:, 0].tolist() == [4, 2]
@@ -86,7 +86,7 @@ def test_pinning_too_much_changes_nothing():
     assert all(np.array_equal(a, b) for a, b in zip(before, window.state, strict=True))
 
 
-def test_kernels_see_a_blocks_slots_as_they_change():
+def test_slots_are_updated_in_place():
     """A block's slots stay one array, so a share's arguments may hold its address."""
     window = NeuronWindow([3, 5], [3, 5], 8)
     slots = window.slots_of(1)
@@ -99,14 +99,13 @@ def test_kernels_see_a_blocks_slots_as_they_change():
 
 
 @njit
-def want_in_turn(window, rows, loads):
+def request_in_turn(window, rows, loads):
     for step in range(rows.shape[0]):
         want(window, step % 2, rows[step], rows.shape[1], step, loads)
 
 
-def test_a_want_allocates_nothing():
-    """A hundred requests, most of which take another block's slots, allocate no more from Numba's
-    runtime than one."""
+def test_requests_allocate_nothing():
+    """A hundred requests allocate no more from Numba's runtime than one."""
     _nrt_python.memsys_enable_stats()
     rows = np.sort(
         np.random.default_rng(0).permuted(np.tile(np.arange(64), (100, 1)), axis=1)[:, :9]
@@ -116,7 +115,7 @@ def test_a_want_allocates_nothing():
     for count in (1, 1, 100):
         window = NeuronWindow([64] * 2, [5] * 2, 69)
         before = rtsys.get_allocation_stats().alloc
-        want_in_turn(window.address, rows[:count], loads)
+        request_in_turn(window.address, rows[:count], loads)
         found.append(rtsys.get_allocation_stats().alloc - before)
     assert found[2] == found[1]
     assert window.state.misses.sum() > 2 * window.capacity

@@ -9,15 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from conformance.support.budgets import (
-    bits,
-    budgeted,
-    on,
-    pinned,
-    statistics_of,
-    truth_of,
-    wanted,
-)
+from conformance.support.budgets import bits, budgeted, on, pinned, statistics_of, truth_of, wanted
 from conformance.support.files.disks import Disk, after, healthy
 from conformance.support.models.small_models import Small
 from conformance.support.models.sparse_files import SmallSparse
@@ -30,10 +22,8 @@ from engine.offload.pinning import hottest
 from engine.placement.statistics import Activations, StatisticsError, identity, write
 from kernels.cpu.formats.packing import aligned
 
-pytestmark = pytest.mark.usefixtures("in_time")
+pytestmark = pytest.mark.usefixtures("timeout")
 SMALL = SmallSparse(format="F16", seed=2, ffn=256, blocks=3, ranks=(32, 64, 64), shares=(0.3,) * 3)
-
-# Which ones
 
 counted = st.lists(
     arrays(np.int64, st.integers(1, 12), elements=st.integers(0, 9) | st.just(10**12)),
@@ -43,7 +33,7 @@ counted = st.lists(
 
 
 @given(counts=counted, spare=st.integers(0, 30))
-def test_those_that_beat_a_slot_of_the_window(counts, spare):
+def test_the_most_active_neurons_are_pinned(counts, spare):
     """Greedily, the most active first: each is more active than the average benefit of the
     remaining slots, which can hold any one block; the next one is not, or would not leave that
     room."""
@@ -62,12 +52,8 @@ def test_those_that_beat_a_slot_of_the_window(counts, spare):
     assert hottest(counts, capacity) == [sorted(block) for block in expected]
 
 
-# Disks that fail (that no bit differs, test_streamed.py says)
-
-
-def test_after_a_fault_they_are_there_still(tmp_path):
-    """Remains of a failed read are dropped; pinned neurons were read before, and are never
-    overwritten."""
+def test_pinned_neurons_survive_a_disk_fault(tmp_path):
+    """Remains of a failed read are dropped; pinned neurons are never overwritten."""
     path = SMALL.write(tmp_path / "small.gguf")
     statistics = statistics_of(path, tmp_path / "counts.npz")
     truth = truth_of(path, sparse="on")
@@ -83,8 +69,8 @@ def test_after_a_fault_they_are_there_still(tmp_path):
         assert pinned(model) == before
 
 
-def test_a_fault_while_they_are_read(tmp_path):
-    """At load, after all other reads: one line."""
+def test_a_disk_fault_while_pinning(tmp_path):
+    """A disk fault at load, after all other reads, is reported in one line."""
     path = SMALL.write(tmp_path / "small.gguf")
     statistics = statistics_of(path, tmp_path / "counts.npz")
     room, disk = wanted(path).all, Disk(healthy)
@@ -98,10 +84,7 @@ def test_a_fault_while_they_are_read(tmp_path):
         pass
 
 
-# What is refused
-
-
-def test_statistics_of_another_model(tmp_path):
+def test_statistics_of_another_model_are_refused(tmp_path):
     """Other blocks, other neurons, other norms: one line, as for a GPU's budget."""
     path, out = SMALL.write(tmp_path / "small.gguf"), tmp_path / "counts.npz"
     with GGUFFile(path) as file:
@@ -120,7 +103,7 @@ def test_statistics_of_another_model(tmp_path):
             pass
 
 
-def test_where_no_block_skips_neurons(tmp_path):
+def test_pinning_without_sparse_blocks_is_refused(tmp_path):
     """A dense model, and a sparse one that runs dense."""
     told = r"^.*small.gguf: no block skips neurons, so none can be pinned$"
     statistics = statistics_of(SMALL.write(tmp_path / "small.gguf"), tmp_path / "counts.npz")
@@ -134,7 +117,7 @@ def test_where_no_block_skips_neurons(tmp_path):
         pass
 
 
-def test_the_command_says_how_many(inside, tmp_path):
+def test_the_command_reports_pinned_neurons(inside, tmp_path):
     path = SMALL.write(tmp_path / "small.gguf")
     statistics = statistics_of(path, tmp_path / "counts.npz")
     words = ("run", path, "-p", "", "-n", "2", "-c", "64", "--ram-budget", "1000GB", "--json")
@@ -145,12 +128,9 @@ def test_the_command_says_how_many(inside, tmp_path):
     assert line == f"{tmp_path}/none.npz: cannot be read: no such file or directory"
 
 
-# Rows in the pool
-
-
 @given(slots=st.integers(0, 5), stride=st.integers(1, 40), data=st.data())
-def test_views_of_rows(slots, stride, data):
-    """Each begins with its part of every slot, is C-contiguous, and stays within the pool."""
+def test_row_views_of_slots(slots, stride, data):
+    """Each view begins with its part of every slot, is C-contiguous, and stays within the pool."""
     begin = data.draw(st.integers(0, stride - 1))
     pool = aligned((slots + 1) * stride).reshape(slots + 1, stride)
     pool[:] = np.arange(pool.size, dtype=np.uint8).reshape(pool.shape)

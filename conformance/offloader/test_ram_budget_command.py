@@ -1,4 +1,4 @@
-"""`--ram-budget`, and whatever stands in its way: one plain line, and nothing left behind."""
+"""`--ram-budget` on the command line: errors are one plain line, and nothing is left behind."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from engine.offload import direct_file
 from engine.options import Options
 from engine.passes.observe import observe
 
-pytestmark = pytest.mark.usefixtures("in_time")
+pytestmark = pytest.mark.usefixtures("timeout")
 SMALL = Small(format="Q8_0", hidden=256, ffn=512, vocab=300)
 
 
@@ -35,8 +35,8 @@ def cache(tmp_path, monkeypatch):
     return folder
 
 
-def test_a_perplexity_is_the_same(inside, path, tmp_path):
-    """Of the resident run, where weights stream."""
+def test_perplexity_is_that_of_the_resident_model(inside, path, tmp_path):
+    """Streamed weights give the perplexity of resident ones."""
     text, words = tmp_path / "text.txt", ("--json", "-c", "32", "-t", "1")
     text.write_text("5 6 7 8 9 " * 40)
 
@@ -57,14 +57,14 @@ NONSENSE = ("much", "-5MiB", "5 miles", "MiB", "0x10", "1e9", "nan", "inf", "5Mi
 
 
 @pytest.mark.parametrize("size", NONSENSE)
-def test_what_is_no_size(size, inside, path):
+def test_invalid_sizes_are_refused(size, inside, path):
     line = misuse(inside("run", path, "-p", "a", f"--ram-budget={size}"))
     assert line.startswith(f"assay: --ram-budget is {size!r}, which is no size: want e.g. 600MiB")
 
 
 @pytest.mark.parametrize("size", ["0.5kB", "0MiB", "1"])
-def test_too_little_of_anything(size, inside, path, cache):
-    """Refused before anything is packed."""
+def test_budgets_below_the_minimum_are_refused(size, inside, path, cache):
+    """They are refused before anything is packed."""
     line = fault(inside("run", path, "-p", "a", "--ram-budget", size))
     assert line.startswith(
         "a --ram-budget of 0 MiB is too small for this model: it needs at least "
@@ -73,14 +73,14 @@ def test_too_little_of_anything(size, inside, path, cache):
 
 
 @pytest.mark.parametrize("size", ["1000TB", "9" * 400, f"{'9' * 400}TB", "1000000.5GiB"])
-def test_more_than_there_is(size, inside, path):
+def test_large_budgets_keep_all_in_memory(size, inside, path):
     """All weights stay in memory."""
     code, told, error = inside("run", path, "-p", "", "-n", "1", "--ram-budget", size, "--json")
     assert code == 0, error
     assert any("stay in memory" in note for note in json.loads(told)["notes"])
 
 
-def test_what_excludes_a_budget(inside, path):
+def test_options_that_exclude_a_budget_are_refused(inside, path):
     """Two answers to what does not fit."""
     line = misuse(inside("run", path, "-p", "a", "--ram-budget", "1GB", "--vram-budget", "1"))
     assert line.startswith("assay: --ram-budget and --vram-budget exclude each other")
@@ -90,15 +90,15 @@ def test_what_excludes_a_budget(inside, path):
         Options(ram_budget="1GB", neuron_window=-1)
 
 
-def test_statistics_without_a_budget(inside, path):
+def test_statistics_without_a_budget_are_refused(inside, path):
     """They would be of no use, and nobody would notice."""
     line = misuse(inside("run", path, "-p", "a", "--activation", "counts.npz"))
     told = "--activation needs a --ram-budget or a --vram-budget"
     assert line.startswith(f"assay: {told}")
 
 
-def test_a_full_disk(inside, path, cache):
-    """While weights are packed: the line says where, how much is wanted, and what to do."""
+def test_a_full_disk_while_packing(inside, path, cache):
+    """The line names the place, the number of bytes wanted, and the remedy."""
     with small_disk(cache, 2**18):
         line = fault(inside("run", path, "-p", "a", "--ram-budget", "1000GB"))
         assert not [found for found in cache.rglob("*") if found.is_file()]
@@ -110,7 +110,7 @@ def test_a_full_disk(inside, path, cache):
     )
 
 
-def test_a_folder_that_cannot_be_written(inside, path, cache):
+def test_unwritable_cache_folders_are_refused(inside, path, cache):
     """Here because it is no folder."""
     (cache / "packed").write_text("a file")
     line = fault(inside("run", path, "-p", "a", "--ram-budget", "1000GB"))
@@ -118,8 +118,7 @@ def test_a_folder_that_cannot_be_written(inside, path, cache):
 
 
 def test_without_o_direct(path, cache, monkeypatch):
-    """On a file system that refuses it, it runs through the page cache, says so, and leaves nothing
-    there."""
+    """Without O_DIRECT the engine uses the page cache, says so, and leaves nothing there."""
     truth = truth_of(path)
     monkeypatch.setattr(direct_file, "_accepts", lambda *_: False)
     with budgeted(path, wanted(path).least, threads=2) as model:

@@ -12,26 +12,20 @@ import time
 import numpy as np
 import pytest
 
-from conformance.offloader.conftest import sending
+from conformance.offloader.conftest import sending_signals
 from conformance.support.child import output_of, run
 from conformance.support.files.disks import Disk, healthy, slow
 from conformance.support.streams import Stream, read_and_compare
+from conformance.support.team import wait_until
 from kernels.cpu.runtime import io_ring
 from kernels.cpu.runtime.io_pool import IOPool, iovecs_of
 from kernels.cpu.runtime.team import Team
 
-pytestmark = pytest.mark.usefixtures("in_time")
+pytestmark = pytest.mark.usefixtures("timeout")
 
 
-def wait_until(condition, seconds=20.0):
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.002)
-
-
-def test_idle_readers_take_no_time(file, truth):
-    """64 readers with nothing to do, before and after they had something."""
+def test_idle_readers_take_no_cpu_time(file, truth):
+    """64 readers with nothing to do take no CPU time, before and after they had something."""
     with IOPool([file], 64) as readers:
         for _ in range(2):
             time.sleep(0.05)
@@ -74,7 +68,7 @@ def readers_alive():
     return [t for t in threading.enumerate() if t.name.startswith("reader ")]
 
 
-def test_closing_with_reads_on_their_way(file):
+def test_closing_with_reads_in_flight(file):
     """Reads in flight are finished, others are not started; then all threads are gone."""
     begun, gate = threading.Event(), threading.Event()
 
@@ -122,8 +116,8 @@ def test_closing_ends_waits(file, truth, capacity):
     timer.join()
 
 
-def test_readers_that_are_dropped_leave_no_threads(file, truth):
-    """Garbage-collected without a close, used or not."""
+def test_garbage_collected_pools_leave_no_threads(file, truth):
+    """Pools that are garbage-collected without a close, used or not, leave no threads."""
     for i in range(20):
         readers = IOPool([file], 8)
         if i % 2:
@@ -158,20 +152,19 @@ for i in range(10):
 """
 
 
-def test_a_forked_child_is_told_to_load_again(path):
-    """A pool does not survive fork: a plain error and a clean exit in the child, while the parent
-    continues."""
+def test_a_forked_child_gets_an_error(path):
+    """A forked child gets a plain error and exits; the parent continues."""
     done = run(sys.executable, "-W", "ignore", "-c", FORKED, path)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_program_may_end_without_closing(path):
+def test_exit_without_close(path):
     """With reads posted and threads asleep, the interpreter ends at once."""
     program = FORKED.split("wanted =")[0] + "print(int(buffer[7]))"
     assert output_of(program, path) == f"{path.read_bytes()[7]}\n"
 
 
-def test_no_semaphores(file, monkeypatch):
+def test_systems_without_semaphores(file, monkeypatch):
     """A system without them gives a one-line error."""
     real = ctypes.CDLL(None)
 
@@ -197,13 +190,10 @@ def test_no_semaphores(file, monkeypatch):
         ({"capacity": 12}, "capacity: want a power of two, got 12"),
     ],
 )
-def test_impossible_sizes_are_refused(file, wrong, message):
-    """With the requested number."""
+def test_invalid_sizes_are_refused(file, wrong, message):
+    """The message has the requested number."""
     with pytest.raises(ValueError, match=message):
         IOPool([file], **wrong)
-
-
-# Signals while readers read
 
 
 @pytest.mark.parametrize("capacity", [1, 256])  # who posts sleeps, or who waits
@@ -218,7 +208,7 @@ def test_ctrl_c_ends_a_step(file, truth, capacity, n_threads):
         stream = Stream(readers, truth, 200, 2, n_threads, 1, unit=500)
         assert stream.sizes.sum() > 20 * 100_000 * 0.5
         started = time.monotonic()
-        with sending(signal.SIGINT, 0.3), pytest.raises(KeyboardInterrupt):
+        with sending_signals(signal.SIGINT, 0.3), pytest.raises(KeyboardInterrupt):
             stream.run(team)
         assert time.monotonic() - started < 5
         assert readers.interrupted
@@ -233,32 +223,34 @@ def test_ctrl_c_ends_a_read(file, truth):
     """When the interrupt is raised buffers belong to the caller again: nothing is in flight."""
     disk = Disk(slow(10_000))
     with IOPool([file], 2, preadv=disk.address) as readers:
-        with sending(signal.SIGINT, 0.1), pytest.raises(KeyboardInterrupt):
+        with sending_signals(signal.SIGINT, 0.1), pytest.raises(KeyboardInterrupt):
             readers.read(0, 0, [np.zeros(5000, np.uint8)])
         assert readers._state.control[io_ring.IN_FLIGHT] == 0
         disk.answer = healthy
         read_and_compare(readers, truth)
 
 
-def test_signals_that_raise_nothing(file, truth, came):
-    """A read continues after them, and so does a patient step; another says that it was
-    interrupted."""
+def test_signals_do_not_end_a_read(file, truth, received_signals):
+    """A read and a patient step continue; another step says that it was interrupted."""
     disk = Disk(slow(10_000))
     with IOPool([file], 2, preadv=disk.address) as readers, Team(1) as team:
-        with sending(signal.SIGUSR1, 0.1):
+        with sending_signals(signal.SIGUSR1, 0.1):
             read_and_compare(readers, truth)
         for patient in (False, True):
             readers.patient = patient
-            with sending(signal.SIGUSR1, 0.1):
+            with sending_signals(signal.SIGUSR1, 0.1):
                 assert Stream(readers, truth, 3, 1, 1, 0, unit=500, largest=5).run(team) == patient
             assert readers.interrupted != patient
             readers.reset()
-    assert len(came) == 3
+    assert len(received_signals) == 3
 
 
-def test_a_storm_of_signals(file, truth, came):
+def test_hundreds_of_signals(file, truth, received_signals):
     """Hundreds of signals at any moment: every read ends, with the right bytes."""
-    with IOPool([file], 3, capacity=1) as readers, sending(signal.SIGUSR1, 0.001, again=True):
-        while len(came) < 100:
+    with (
+        IOPool([file], 3, capacity=1) as readers,
+        sending_signals(signal.SIGUSR1, 0.001, again=True),
+    ):
+        while len(received_signals) < 100:
             for place in range(0, 500_000, 500):
                 read_and_compare(readers, truth, place, 700)

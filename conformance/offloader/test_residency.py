@@ -15,7 +15,7 @@ SIZES = st.lists(st.integers(1, 40 * PAGE), min_size=1, max_size=24).map(
 )
 
 
-def take_turns(found: Ring, sizes: dict[str, int], steps: int) -> None:
+def simulate_steps(found: Ring, sizes: dict[str, int], steps: int) -> None:
     """Steps in which everything is read as early as possible: no byte that is still needed is
     overwritten, and everything arrives in time."""
     count = len(found.names)
@@ -40,16 +40,16 @@ def take_turns(found: Ring, sizes: dict[str, int], steps: int) -> None:
 
 
 @given(sizes=SIZES, held=st.integers(1, 4))
-def test_a_ring_never_overwrites_what_is_still_needed(sizes, held):
+def test_the_ring_never_overwrites_unread_bytes(sizes, held):
     sizes = {name: paged(size) for name, size in sizes.items()}
     found = ring(sizes, held * max(sizes.values()))
     ends = [at + size for at, size in zip(found.offsets, sizes.values(), strict=True)]
     assert max(ends) <= found.size
-    take_turns(found, sizes, 4)
+    simulate_steps(found, sizes, 4)
 
 
 @given(sizes=SIZES, share=st.floats(0, 1.2))
-def test_a_division_keeps_to_its_room(sizes, share):
+def test_a_division_fits_its_budget(sizes, share):
     total = sum(map(paged, sizes.values()))
     room = int(total * share)
     found = divide(sizes, room)
@@ -65,7 +65,7 @@ def test_a_division_keeps_to_its_room(sizes, share):
 
 
 @given(count=st.integers(8, 64), share=st.floats(0.3, 0.9))
-def test_residents_are_spread_evenly_and_fill_the_room(count, share):
+def test_residents_are_spread_evenly_and_fill_the_budget(count, share):
     sizes = {f"w{i}": PAGE for i in range(count)}
     room = int(count * share) * PAGE
     found = divide(sizes, room)
@@ -76,7 +76,7 @@ def test_residents_are_spread_evenly_and_fill_the_room(count, share):
         assert max(gaps) <= -(-count // len(where)) + 1
 
 
-def test_what_is_too_large_for_the_ring_stays_where_that_is_cheaper():
+def test_large_matrices_are_resident_where_cheaper():
     """A vocabulary's matrix among blocks' ones: a ring for it would be larger than itself."""
     sizes = {**{f"w{i}": 8 * PAGE for i in range(20)}, "output": 100 * PAGE}
     found = divide(sizes, 150 * PAGE)
@@ -88,11 +88,11 @@ def test_what_is_too_large_for_the_ring_stays_where_that_is_cheaper():
     ("text", "wanted"),
     [("600MiB", 600 * 2**20), ("1.5 GB", 1_500_000_000), (4096, 4096), ("2gib", 2**31)],
 )
-def test_sizes_are_read(text, wanted):
+def test_sizes_are_parsed(text, wanted):
     assert parse_bytes(text) == wanted
 
 
-def test_a_budget_that_is_too_small_says_how_much_would_do():
+def test_too_small_budgets_name_the_minimum():
     budget = Budget(total=100 * 2**20, program=90 * 2**20, cache=2**20, step=1)
     assert budget.room == 9 * 2**20 - 1
     message = str(budget.refuse(20 * 2**20))

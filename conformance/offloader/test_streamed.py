@@ -63,7 +63,7 @@ from reference.formats import FORMATS
 from reference.models.transformer import Weight
 from reference.op import Array
 
-pytestmark = pytest.mark.usefixtures("in_time")
+pytestmark = pytest.mark.usefixtures("timeout")
 EVERY, NONE = -1e30, 1e30
 
 
@@ -134,7 +134,7 @@ MODELS = {
 }
 
 
-def each(*names: str) -> pytest.MarkDecorator:
+def each_streamed(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("small", [MODELS[name] for name in names], ids=names)
 
 
@@ -163,8 +163,8 @@ def misses(model: Model) -> int:
     return int(neurons_of(model).window.state.misses.sum()) if model.offload.neurons else 0
 
 
-@each(*MODELS)
-def test_every_budget_gives_the_bits_of_no_budget(small, tmp_path):
+@each_streamed(*MODELS)
+def test_any_budget_changes_no_bit(small, tmp_path):
     """From the minimum to all in memory, with one, two and three threads; twice, since the second
     run finds the first one's window. As many neurons as possible are pinned, and stay in place."""
     path = small.write(tmp_path / "small.gguf")
@@ -198,9 +198,9 @@ def test_every_budget_gives_the_bits_of_no_budget(small, tmp_path):
     assert (many > 0) == small.pins
 
 
-@each(*(DENSE if DEEP else AS_THEY_ARE), "experts, Q4_0")
-def test_packed_or_not(small, tmp_path):
-    """For kernels that read the file's own rows, which stay on disk unpacked."""
+@each_streamed(*(DENSE if DEEP else AS_THEY_ARE), "experts, Q4_0")
+def test_unpacked_rows_are_streamed(small, tmp_path):
+    """Kernels that read the file's own rows stream them from there, unpacked."""
     path = small.write(tmp_path / "small.gguf")
     truth = truth_of(path, variant="scalar")
     wants = wanted(path, variant="scalar")
@@ -209,8 +209,8 @@ def test_packed_or_not(small, tmp_path):
             assert bits(model) == truth
 
 
-@each(*NEURONS)
-def test_however_neurons_lie_on_disk(small, tmp_path):
+@each_streamed(*NEURONS)
+def test_any_layout_on_disk_changes_no_bit(small, tmp_path):
     """Adjacent, each matrix by itself, and bundled in the model's own file; a model's statistics
     are valid for its bundled file."""
     path, bundled = small.write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
@@ -229,8 +229,8 @@ def test_however_neurons_lie_on_disk(small, tmp_path):
 
 
 @pytest.mark.parametrize("window", [0, 1, 3, None])
-@each("neurons, F16", "neurons, Q4_K and Q6_K", "neurons, opt")
-def test_any_window(small, window, tmp_path):
+@each_streamed("neurons, F16", "neurons, Q4_K and Q6_K", "neurons, opt")
+def test_any_window_changes_no_bit(small, window, tmp_path):
     """However long unused neurons stay, with room for none and for all."""
     path = small.write(tmp_path / "small.gguf")
     truth, wants = truth_of(path, sparse="on"), wanted(path)
@@ -242,9 +242,9 @@ def test_any_window(small, window, tmp_path):
     assert read[1] <= read[0]
 
 
-@each(*(f"neurons, {name}" for name in SKIPPING))
+@each_streamed(*(f"neurons, {name}" for name in SKIPPING))
 @pytest.mark.parametrize("union", [False, True], ids=["", "union"])
-def test_all_none_and_some(small, union, tmp_path):
+def test_any_threshold_changes_no_bit(small, union, tmp_path):
     """Thresholds that predict all neurons or none, and changes between steps."""
     path = small.write(tmp_path / "small.gguf")
     least = wanted(path).least
@@ -256,7 +256,7 @@ def test_all_none_and_some(small, union, tmp_path):
             assert bits(model, second) == truth
 
 
-def test_a_model_that_skips_nothing(tmp_path):
+def test_dense_models_stream_whole_matrices(tmp_path):
     """Its matrices are streamed whole, out of bundles too."""
     path, bundled = TWO.write(tmp_path / "small.gguf"), tmp_path / "bundled.gguf"
     bundled_of(path, bundled)
@@ -267,7 +267,7 @@ def test_a_model_that_skips_nothing(tmp_path):
             assert bits(model) == truth
 
 
-def one_dense(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
+def with_one_dense_block(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
     """Up of the first block in a format without a sparse kernel."""
     name = "blk.0.ffn_up.weight"
     values = FORMATS["Q4_K"].dequantise(weights[name].data)
@@ -275,10 +275,10 @@ def one_dense(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
 
 
 @pytest.mark.parametrize("bundled", [False, True], ids=["", "bundled"])
-def test_blocks_that_run_dense_alone(bundled, tmp_path, monkeypatch):
+def test_dense_blocks_beside_sparse_ones(bundled, tmp_path, monkeypatch):
     """Their matrices are streamed whole next to other blocks' neurons."""
     monkeypatch.setattr("engine.load.dense_where_faster", lambda config, *_: (config, []))
-    path = tampered(TWO, one_dense).write(tmp_path / "small.gguf")
+    path = tampered(TWO, with_one_dense_block).write(tmp_path / "small.gguf")
     with budgeted(path, 0, sparse="auto") as model:
         truth = bits(model)
         assert list(model.config.sparsity.ranks) == [1]
@@ -294,7 +294,7 @@ def test_blocks_that_run_dense_alone(bundled, tmp_path, monkeypatch):
             assert bits(model) == truth
 
 
-def test_a_second_load_reads_what_the_first_packed(tmp_path):
+def test_packed_weights_are_reused(tmp_path):
     """One file for a model at any budget, not written again."""
     path = K_QUANTS.write(tmp_path / "small.gguf")
     wants = wanted(path)
@@ -304,9 +304,6 @@ def test_a_second_load_reads_what_the_first_packed(tmp_path):
             bits(model)
     second = packed_of(path).stat()
     assert (first.st_ino, first.st_mtime_ns) == (second.st_ino, second.st_mtime_ns)
-
-
-# What a step within a budget costs beside its reads
 
 
 @pytest.fixture(params=KINDS)
@@ -321,7 +318,7 @@ def model(request, path):
 
 
 def test_a_decode_step_allocates_nothing(model):
-    """As with weights in memory: no array, and only a call's own objects on Python's heap."""
+    """As with weights in memory, a step creates no array, and few Python objects."""
     _nrt_python.memsys_enable_stats()
     for i in range(4):
         model.step([3 + i], [i], [(0,)], [0])
@@ -330,7 +327,7 @@ def test_a_decode_step_allocates_nothing(model):
     assert model.offload.readers.fault is None
 
 
-def test_waiting_takes_no_time(path):
+def test_waiting_for_the_disk_takes_no_cpu_time(path):
     """While a disk makes a step take a second, threads sleep."""
     disk = Disk(healthy)
     with on(disk, path, threads=3) as model:

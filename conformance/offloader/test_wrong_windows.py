@@ -24,16 +24,17 @@ PLANTED = tomllib.loads(Path(__file__).with_name("wrong_windows.toml").read_text
 
 
 def interpreted(source: str) -> SimpleNamespace:
-    """The module as plain Python: calls take the window itself instead of its address, and are
-    limited in time."""
+    """The module as plain Python: calls take the window instead of its address, and time out."""
     names: dict[str, Any] = {"__name__": "interpreted_window"}
     exec(compile(source, "interpreted_window", "exec"), names)
     names |= {name: f.py_func for name, f in names.items() if hasattr(f, "py_func")}
     names["arguments"] = lambda window, _: window.state
-    return SimpleNamespace(**names | {name: patient(names[name]) for name in ("want", "forget")})
+    return SimpleNamespace(
+        **names | {name: with_timeout(names[name]) for name in ("want", "forget")}
+    )
 
 
-def patient(call: Callable[..., Any]) -> Callable[..., Any]:
+def with_timeout(call: Callable[..., Any]) -> Callable[..., Any]:
     """The call, ended by SIGPROF if it takes too long."""
 
     def timed(*arguments: Any) -> Any:
@@ -47,7 +48,7 @@ def patient(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def giving_up() -> Iterator[None]:
+def raise_timeout() -> Iterator[None]:
     """SIGPROF raises an error."""
 
     def give_up(*_: object) -> None:
@@ -79,15 +80,15 @@ def failure(source: str) -> Exception | None:
         suppress_health_check=list(HealthCheck),
     )
     try:
-        with giving_up():
+        with raise_timeout():
             run_state_machine_as_test(Interpreted, settings=quick)
     except Exception as error:
         return error
     return None
 
 
-def test_the_source_as_it_is_passes():
-    """So the changes are what is rejected, not running as Python."""
+def test_the_unchanged_source_passes():
+    """The changes are what is rejected, not running as Python."""
     assert failure(SOURCE) is None
 
 
@@ -104,7 +105,7 @@ def test_wrong_windows_are_rejected(edits, record_property):
 
 
 @pytest.mark.exhaustive
-def test_every_small_change_is_noticed():
+def test_every_mutant_is_rejected():
     """No mutant of this source passes."""
     changed = list(mutants("kernels/cpu/runtime/neuron_window.py", SOURCE))
     assert len(changed) > 100

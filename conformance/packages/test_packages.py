@@ -74,14 +74,14 @@ def with_wrong_sums(example, folder):
     return wrong
 
 
-def brought(folder, name, source, group="assay.kernels", entry=None, value="KERNEL"):
+def with_entry_point(folder, name, source, group="assay.kernels", entry=None, value="KERNEL"):
     """Install a package of one module with one entry point."""
     module = name.replace("-", "_")
     entries = {group: {entry or name: f"{module}:{value}"}}
     return place(folder, name, {f"{module}.py": source}, entries)
 
 
-def test_the_example_is_listed_with_its_package(example):
+def test_packages_kernels_are_listed(example):
     """`assay ops` lists its kernels and its op, with the package's name."""
     done = program("ops", "--json", folders=(example,))
     assert (done.returncode, done.stderr) == (0, "")
@@ -94,7 +94,7 @@ def test_the_example_is_listed_with_its_package(example):
     assert f"l2_norm, {package}" in program("ops", folders=(example,)).stdout
 
 
-def test_the_example_is_certified(example):
+def test_packages_ops_are_certified(example):
     """Its own op is judged by its reference, its bound and its laws."""
     done = program("certify", "--op", "l2_norm", "--again", "--json", folders=(example,))
     assert done.returncode == 0, done.stderr
@@ -104,7 +104,7 @@ def test_the_example_is_certified(example):
     assert 0 < found["worst"] <= 1
 
 
-def test_the_example_is_judged_from_outside(example, tmp_path):
+def test_packages_are_judged_by_pytest(example, tmp_path):
     """In its repository `pytest --assay` tries its kernels without a list; for a copy that sums
     wrongly it names the failing case. A file in C is judged by the example's op."""
     shutil.copy(EXAMPLE / "pyproject.toml", tmp_path)
@@ -122,7 +122,7 @@ def test_the_example_is_judged_from_outside(example, tmp_path):
     assert "PASSED" in judged.stdout, judged.stdout + judged.stderr
 
 
-def test_the_example_serves_where_it_is_asked_for(example):
+def test_packages_kernels_run_on_request(example):
     """Nodes run its kernel with --variant, none without, and the text is a story's."""
     asked = program("plan", "story", "--variant", "example", folders=(example,))
     assert asked.returncode == 0, asked.stderr
@@ -134,7 +134,7 @@ def test_the_example_serves_where_it_is_asked_for(example):
     assert theirs.stdout == program(*run).stdout != ""
 
 
-def test_a_wrong_copy_of_the_example_is_refused(example, tmp_path):
+def test_wrong_kernels_of_packages_are_refused(example, tmp_path):
     """An edit of its sums makes another kernel, whose trial fails and which never runs."""
     wrong = with_wrong_sums(example, tmp_path)
     done = program("run", "story", "-p", "Once", "-n", 2, "--variant", "example", folders=(wrong,))
@@ -145,7 +145,7 @@ def test_a_wrong_copy_of_the_example_is_refused(example, tmp_path):
     assert "again: assay op rms_norm --variant example" in last
 
 
-def test_a_certificate_binds_all_of_a_package(example, tmp_path):
+def test_certificates_bind_the_whole_package(example, tmp_path):
     """A helper's source, a file beside it, and a version: each makes another key."""
     name = "rms_norm/cpu/example"
     keys = [output_of(KEY, name, env=environment(example))]
@@ -159,7 +159,7 @@ def test_a_certificate_binds_all_of_a_package(example, tmp_path):
     assert output_of(KEY, name, env=environment(again)) == keys[0]
 
 
-def test_an_edit_after_the_import_is_noticed(example, tmp_path):
+def test_edits_after_the_import_are_detected(example, tmp_path):
     """A process that runs code no longer in the file certifies nothing."""
     copy = shutil.copytree(example, tmp_path / "copy")
     edit = f"open({str(copy / 'assay_example/sums.py')!r}, 'a').write('# edited')\n"
@@ -168,7 +168,7 @@ def test_an_edit_after_the_import_is_noticed(example, tmp_path):
         output_of(text, "rms_norm/cpu/example", env=environment(copy))
 
 
-def test_each_package_that_cannot_be_used_is_told_in_a_line(tmp_path):
+def test_broken_packages_are_reported(tmp_path):
     """It is named; others still work, and so do all of ours."""
     wrong = {
         "no-import": ("import nowhere_at_all\n", "cannot be imported: ModuleNotFoundError"),
@@ -179,11 +179,11 @@ def test_each_package_that_cannot_be_used_is_told_in_a_line(tmp_path):
         "misnamed": (row("rms_norm", "other"), "rms_norm/cpu/other is no misnamed"),
     }
     for name, (source, _) in wrong.items():
-        brought(tmp_path, name, source)
-    brought(tmp_path, "ours", row("rms_norm", "generic"), entry="generic")
-    brought(tmp_path, "taken", OP, "assay.ops", value="OP")
-    brought(tmp_path, "three", "OP = 3\n", "assay.ops", value="OP")
-    brought(tmp_path, "good", row("rms_norm", "good"))
+        with_entry_point(tmp_path, name, source)
+    with_entry_point(tmp_path, "ours", row("rms_norm", "generic"), entry="generic")
+    with_entry_point(tmp_path, "taken", OP, "assay.ops", value="OP")
+    with_entry_point(tmp_path, "three", "OP = 3\n", "assay.ops", value="OP")
+    with_entry_point(tmp_path, "good", row("rms_norm", "good"))
     complaints = output_of(OURS, env=environment(tmp_path)).splitlines()
     expected = {name: words for name, (_, words) in wrong.items()} | {
         "ours": "the variant generic is Assay's own",
@@ -195,9 +195,9 @@ def test_each_package_that_cannot_be_used_is_told_in_a_line(tmp_path):
         assert any(c.startswith(f"package {name} 1.0: ") and words in c for c in complaints), name
 
 
-def test_a_broken_package_is_named_where_its_variant_is_asked_for(tmp_path):
+def test_a_missing_variant_names_the_broken_package(tmp_path):
     """The error line says why the variant is missing."""
-    brought(tmp_path, "broken", "import nowhere_at_all\n")
+    with_entry_point(tmp_path, "broken", "import nowhere_at_all\n")
     ask = ("run", "story", "-p", "Once", "-n", 1)
     done = program(*ask, "--variant", "broken", folders=(tmp_path,))
     assert done.returncode == 2
@@ -207,10 +207,12 @@ def test_a_broken_package_is_named_where_its_variant_is_asked_for(tmp_path):
     assert program(*ask, folders=(tmp_path,)).returncode == 0
 
 
-def test_no_package_is_imported_before_it_is_asked_for(tmp_path):
-    """Neither by running a model nor for a variant of ours."""
+def test_packages_are_imported_on_request(tmp_path):
+    """Neither running a model nor requesting a variant of ours imports a package."""
     seen = tmp_path / "imported"
-    brought(tmp_path, "shy", f"open({str(seen)!r}, 'w').close()\n" + row("rms_norm", "shy"))
+    with_entry_point(
+        tmp_path, "shy", f"open({str(seen)!r}, 'w').close()\n" + row("rms_norm", "shy")
+    )
     for words in (
         ("run", "story", "-p", "Once", "-n", 1),
         ("plan", "story", "--variant", "generic"),

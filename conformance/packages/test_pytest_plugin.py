@@ -85,7 +85,7 @@ def test_the_fixture_judges_functions_and_files(repository):
     assert "During handling" not in said
 
 
-def test_what_is_listed_is_judged_when_asked(repository):
+def test_listed_kernels_are_judged_on_request(repository):
     """One test for each, selectable by -k, and none without --assay; each has its `numerics`."""
     repository.makepyfile(test_none="")
     repository.makepyprojecttoml(LISTED.format(second="right"))
@@ -110,8 +110,8 @@ def test_what_is_listed_is_judged_when_asked(repository):
         ('[tool.assay]\nkernels = [{ file = "a.c", opp = "relu" }]\n', "'opp' is none of file, op"),
     ],
 )
-def test_a_table_that_says_nothing_is_refused_in_a_line(repository, text, words):
-    """As pytest refuses invalid settings."""
+def test_invalid_settings_are_refused(repository, text, words):
+    """The plugin refuses invalid settings as pytest does, in a line."""
     (repository.path / "pytest.ini").write_text("[pytest]\n")
     if text is not None:
         repository.makepyprojecttoml(text)
@@ -121,7 +121,7 @@ def test_a_table_that_says_nothing_is_refused_in_a_line(repository, text, words)
     assert words in line
 
 
-def test_a_kernel_that_cannot_be_asked_for_fails_with_the_programs_line(repository):
+def test_unknown_ops_and_files_fail_in_one_line(repository):
     """There is no such op, and no such file."""
     kernels = [{"file": "relu.c", "op": "rleu"}, {"file": "none.c", "op": "relu"}]
     rows = ", ".join(f'{{ file = "{k["file"]}", op = "{k["op"]}" }}' for k in kernels)
@@ -131,7 +131,7 @@ def test_a_kernel_that_cannot_be_asked_for_fails_with_the_programs_line(reposito
     done.stdout.fnmatch_lines(["assay: *no op 'rleu'*", "assay: *none.c*"])
 
 
-def test_whoever_does_not_ask_loads_nothing(repository):
+def test_unused_plugin_imports_nothing(repository):
     """pytest imports the plugin in every repository: it loads neither NumPy nor our rooms."""
     assert output_of(LOADED, cwd=repository.path).splitlines()[-1] == "True"
     text = "import sys, json, pytest, tomllib, subprocess; known = set(sys.modules)\n"

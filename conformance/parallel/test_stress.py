@@ -28,7 +28,7 @@ SCALE = 30 if DEEP else 1
 
 
 @pytest.mark.parametrize("n_threads", MEETINGS)
-def test_nobody_is_early_or_lost(n_threads):
+def test_barriers_hold_with_late_threads(n_threads):
     """Every thread reaches every barrier, and never one before all have left the last."""
     meetings, runs = Meetings(n_threads, unrest=500), SCALE * MEETINGS[n_threads] // LENGTH
     with Team(n_threads) as team:
@@ -38,9 +38,8 @@ def test_nobody_is_early_or_lost(n_threads):
 
 
 @pytest.mark.parametrize("n_threads", [2, 3, 8])
-def test_programs_come_at_any_moment(n_threads):
-    """All threads run each program, whether workers spin, yield, are about to park or are
-    parked."""
+def test_programs_start_at_any_moment(n_threads):
+    """All threads run each program, whether workers spin, yield, or are parked."""
     meetings, rng, runs = Meetings(n_threads, unrest=10), random.Random(1), 2000 * SCALE
     with Team(n_threads) as team:
         for _ in range(runs):
@@ -78,9 +77,6 @@ def test_interrupts_at_any_moment(n_threads):
         signal.signal(signal.SIGALRM, before)
     assert struck == 500 * SCALE
     assert_array_equal(seen.early, 0)
-
-
-# Threads that wait for each other beside other programs
 
 
 CORES = allowed_cores()[:2]
@@ -133,7 +129,7 @@ def test_two_threads_do_not_collapse_beside_other_programs(busy):
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system cannot pin programs")
 @pytest.mark.parametrize("n_threads", [2, 3, 8])
-def test_nobody_is_early_or_lost_beside_other_programs(n_threads):
+def test_barriers_hold_beside_other_programs(n_threads):
     """Threads that lose their cores at any moment do every part once, and none too early."""
     meetings, runs = Meetings(n_threads, unrest=100), 40
     with busy_cores(), Team(n_threads) as team:
@@ -144,7 +140,7 @@ def test_nobody_is_early_or_lost_beside_other_programs(n_threads):
 
 
 @pytest.mark.parametrize("n_threads", [2, 3, 8])
-def test_sleepers_are_woken(n_threads):
+def test_sleeping_threads_are_woken(n_threads):
     """If all waiting threads sleep, none is early or lost, or sleeps for the maximum time."""
     meetings, runs = Meetings(n_threads, unrest=10), 20_000 // n_threads
     with Team(n_threads) as team:

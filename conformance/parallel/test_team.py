@@ -85,7 +85,7 @@ def test_closing_ends_the_threads():
         team.run(seen.program)
 
 
-def test_teams_that_are_dropped_leave_no_threads():
+def test_garbage_collected_teams_leave_no_threads():
     """Forty teams garbage-collected without a close, run or not, leave none."""
     before, seen = workers(), Visits(3)
     for i in range(40):
@@ -121,20 +121,17 @@ seen.check(2)
 """
 
 
-def test_a_forked_child_is_told_to_load_again():
+def test_a_forked_child_gets_an_error():
     """Threads do not survive fork: the child gets a plain error and exits, the parent continues."""
     done = run(sys.executable, "-W", "ignore", "-c", FORKED)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("n_threads", [0, -1, 257])
-def test_impossible_sizes_are_refused(n_threads):
+def test_invalid_sizes_are_refused(n_threads):
     """A team has 1 to 256 threads, and the message has the requested number."""
     with pytest.raises(ValueError, match=f"want 1 to 256, got {n_threads}"):
         Team(n_threads)
-
-
-# Pinned threads
 
 
 pytestmark = pytest.mark.skipif(
@@ -168,8 +165,8 @@ def test_each_thread_has_a_core_of_its_own():
     assert os.sched_getaffinity(0) == before
 
 
-def test_hyper_threads_come_last(tmp_path, monkeypatch):
-    """As many physical cores as there are, before any second thread of one."""
+def test_hyper_threads_are_used_last(tmp_path, monkeypatch):
+    """All physical cores have a thread before any has a second one."""
     for core, told in enumerate(["0,2", "1,3", "0,2", "1,3", "4-5", "4-5"]):
         folder = tmp_path / f"cpu{core}/topology"
         folder.mkdir(parents=True)
@@ -194,9 +191,6 @@ def test_systems_that_cannot_pin_say_so(monkeypatch):
     Team(1).close()
 
 
-# How many threads there are by default
-
-
 SECOND, FIRST = "0::/service/engine\n", "4:cpu,cpuacct:/service\n2:memory:/service\n0::/\n"
 OWN, AROUND = "service/engine/cpu.max", "service/cpu.max"
 QUOTA, PERIOD = "cpu/service/cpu.cfs_quota_us", "cpu/service/cpu.cfs_period_us"
@@ -213,7 +207,7 @@ QUOTAS = {
 
 
 @pytest.mark.parametrize(("own", "files", "expected"), QUOTAS.values(), ids=QUOTAS)
-def test_a_quota_of_control_groups_is_found(monkeypatch, tmp_path, own, files, expected):
+def test_cgroup_quotas_are_detected(monkeypatch, tmp_path, own, files, expected):
     """Among all cgroups of this process, in either version; the smallest counts."""
     (tmp_path / "own").write_text(own)
     for name, text in files.items():
@@ -234,7 +228,7 @@ def test_threads_are_no_more_than_the_quota(monkeypatch, quota, threads):
     assert cores.physical_cores() == threads
 
 
-def test_a_process_that_keeps_to_one_core_has_one_thread(monkeypatch):
+def test_cpu_affinity_limits_threads(monkeypatch):
     """CPU affinity limits the number of threads."""
     monkeypatch.setattr(cores, "allowed_cores", lambda: [3])
     assert cores.physical_cores() == 1

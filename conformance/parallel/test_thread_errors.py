@@ -32,7 +32,7 @@ class Failing:
 
 
 @pytest.fixture(autouse=True)
-def unheard(monkeypatch):
+def unraisable(monkeypatch):
     """Exceptions that reached no caller."""
     found = []
     monkeypatch.setattr(sys, "unraisablehook", found.append)
@@ -40,8 +40,8 @@ def unheard(monkeypatch):
 
 
 @each_thread
-def test_the_caller_gets_what_a_share_raises(n_threads, who, unheard):
-    """On any thread, with its type; the rest of the program runs, and the team remains usable."""
+def test_exceptions_of_a_share_reach_the_caller(n_threads, who, unraisable):
+    """They keep their type; the rest of the program runs, and the team remains usable."""
     failing, seen = Failing(n_threads, who), Visits(n_threads)
     with Team(n_threads) as team:
         for times in (1, 2, 3):
@@ -50,10 +50,10 @@ def test_the_caller_gets_what_a_share_raises(n_threads, who, unheard):
             assert failing.runs.sum() == times * (2 * n_threads - 1)
             team.run(seen.program)
     seen.check(3)
-    assert not unheard
+    assert not unraisable
 
 
-def test_one_of_several_is_raised():
+def test_one_of_several_exceptions_is_raised():
     """Where every thread raises, the caller gets one exception, once."""
     failing, seen = Failing(3, -1), Visits(3)
     with Team(3) as team:
@@ -64,7 +64,7 @@ def test_one_of_several_is_raised():
     seen.check(1)
 
 
-def test_each_team_has_its_own(unheard):
+def test_exceptions_do_not_cross_teams(unraisable):
     """Two teams at once: an exception in one's share does not affect the other."""
     failing, seen = Failing(2, 1), Visits(2)
     with Team(2) as good, Team(2) as bad:
@@ -75,10 +75,10 @@ def test_each_team_has_its_own(unheard):
                 bad.run(failing.program)
         worker.join()
     seen.check(200)
-    assert not unheard
+    assert not unraisable
 
 
-def test_others_are_left_to_the_hook_that_was_there(unheard):
+def test_other_exceptions_go_to_the_previous_hook(unraisable):
     """Exceptions of other callbacks, and of destructors, go to the previous hook."""
 
     def raises(args, thread, n_threads):
@@ -96,7 +96,7 @@ def test_others_are_left_to_the_hook_that_was_there(unheard):
         Stubborn()
         team.run(seen.program)
     seen.check(2)
-    assert [str(args.exc_value) for args in unheard] == ["not of the team"] * 2
+    assert [str(args.exc_value) for args in unraisable] == ["not of the team"] * 2
 
 
 INTERRUPTED = """
@@ -130,9 +130,8 @@ print("went on")
 """
 
 
-def test_ctrl_c_waits_for_the_program_and_no_longer():
-    """An interrupt in a long program is raised at its end, when all threads are done, and the team
-    remains usable."""
+def test_ctrl_c_is_raised_at_the_programs_end():
+    """It is raised when all threads are done, and the team remains usable."""
     assert output_of(INTERRUPTED).splitlines() == ["interrupted True True True", "went on"]
 
 
@@ -190,8 +189,8 @@ def test_ctrl_c_ends_a_loop_of_programs():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no signals to ignore")
-def test_tests_heed_ctrl_c_where_they_are_started_with_it_ignored():
-    """As when started by cron, nohup and `make test &`."""
+def test_ctrl_c_works_where_sigint_was_ignored():
+    """Tests started by cron, nohup or `make test &` heed Ctrl-C."""
     test = f"{__file__}::{test_ctrl_c_ends_a_loop_of_programs.__name__}"
     program = [*DEAF, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
     done = run(*program, cwd=ROOT)

@@ -42,33 +42,33 @@ def test_without_the_package(monkeypatch):
         runpy.run_path(f"{engine.__path__[0]}/harness.py", run_name="__main__")
 
 
-def asked(*given):
+def request(*given):
     return [SimpleNamespace(args=args) for args in given]
 
 
-def test_borders_are_the_harness_own(harness, story):
+def test_boundaries_equal_the_harness(harness, story):
     """Pairs are tokenized as by the package, also where a token crosses the border."""
     seen = []
     harness._loglikelihood_tokens = lambda pairs, **_: seen.extend(pairs)
-    harness.loglikelihood(asked(*BORDERS), disable_tqdm=True)
+    harness.loglikelihood(request(*BORDERS), disable_tqdm=True)
     ours = [tokenize_pair(story.tokenizer, *pair) for pair in BORDERS]
     assert ours == [(context, wanted) for _, context, wanted in seen]
 
 
-def test_the_harness_hears_the_engines_scores(harness, story):
-    answers = harness.loglikelihood(asked(*BORDERS), disable_tqdm=True)
+def test_scores_equal_the_engines(harness, story):
+    answers = harness.loglikelihood(request(*BORDERS), disable_tqdm=True)
     scores = [story.score(*pair) for pair in BORDERS]
     assert answers == [(score.cumulative_logprob, score.is_greedy) for score in scores]
 
 
 @pytest.mark.usefixtures("lm_eval")
-def test_long_texts_roll(story):
+def test_rolling_windows_of_long_texts(story):
     """Each token of a text is predicted once, from as many before it as the context holds."""
     from engine.harness import AssayLM
 
     text = "The dog ran to the park. " * 5
     with Engine.load("story", threads=1, context=16) as short:
-        (total,) = AssayLM(short).loglikelihood_rolling(asked((text,)), disable_tqdm=True)
+        (total,) = AssayLM(short).loglikelihood_rolling(request((text,)), disable_tqdm=True)
         tokens = AssayLM(short).tok_encode(text)
     begin = story.tokenizer.bos_id
     expected = 0.0
@@ -79,19 +79,19 @@ def test_long_texts_roll(story):
     assert total == pytest.approx(expected, rel=1e-13)
 
 
-def test_answers_until(harness, story):
+def test_generate_until(harness, story):
     """Answers end before a string of `until`; they are the engine's, in the order of requests."""
     given = [(PROMPT, {"until": ["."], "max_gen_toks": 12}), ("The dog", {"max_gen_toks": 5})]
-    answers = harness.generate_until(asked(*given), disable_tqdm=True)
+    answers = harness.generate_until(request(*given), disable_tqdm=True)
     first = story.generate(PROMPT, SamplingParams(max_tokens=12, temperature=0, stop="."))
     second = story.generate("The dog", SamplingParams(max_tokens=5, temperature=0))
     assert answers == [first.text, second.text]
     with pytest.raises(PromptError, match="generation_kwargs has 'num_beams'"):
-        harness.generate_until(asked(("a", {"num_beams": 2})))
+        harness.generate_until(request(("a", {"num_beams": 2})))
 
 
 @pytest.mark.usefixtures("harness")
-def test_a_task_runs(lm_eval, tmp_path, monkeypatch):
+def test_the_evaluator_runs_a_task(lm_eval, tmp_path, monkeypatch):
     """The package's own evaluator, on a task of local data, gets the model from its registry and
     finds the answers of the best scores."""
     monkeypatch.setenv("HF_HOME", str(tmp_path))

@@ -59,7 +59,7 @@ def tally(engine: Engine, text: Text, base: LogitsFile | None = None) -> Tally:
     return found
 
 
-def keep(engine: Engine, text: Text, path: Path) -> Tally:
+def write_base(engine: Engine, text: Text, path: Path) -> Tally:
     """Read a text and write a base file."""
     scorer, found, vocab = Scorer(engine), Tally(), engine.model.config.vocab
     with writing(path, text, vocab) as writer:
@@ -70,9 +70,8 @@ def keep(engine: Engine, text: Text, path: Path) -> Tally:
     return found
 
 
-def direct(engine: Engine, text: Text) -> tuple[list[float], float]:
-    """-ln p of every token that counts, from the logits in float64; and the bound on a kernel's
-    error."""
+def direct_computation(engine: Engine, text: Text) -> tuple[list[float], float]:
+    """-ln p of every token that counts, from the logits in float64, and a kernel's error bound."""
     nll, worst = [], 0.0
     for chunk in text.chunks.tolist():
         tokens = [engine.tokenizer.bos_id, *chunk[1:]]
@@ -84,12 +83,9 @@ def direct(engine: Engine, text: Text) -> tuple[list[float], float]:
     return nll, worst
 
 
-# The method
-
-
 def test_perplexity_is_that_of_the_engine_s_logits(story, text):
-    """For each token of a chunk's second half, from the logits before it, in float64."""
-    expected, error = direct(story, text)
+    """Each token of a chunk's second half counts, by the logits before it, in float64."""
+    expected, error = direct_computation(story, text)
     found = tally(story, text)
     assert found.nll == pytest.approx(expected, abs=error)
     assert len(expected) == CHUNKS * (CONTEXT - 1 - CONTEXT // 2)
@@ -99,12 +95,12 @@ def test_perplexity_is_that_of_the_engine_s_logits(story, text):
 
 
 def test_steps_of_any_size_give_the_same_bits(story, text):
-    """For any number of tokens and logits in a step."""
+    """Any number of tokens and logits in a step gives the same bits."""
     with Engine.load("story", threads=1, context=CONTEXT, batch=23, outputs=5) as narrow:
         assert tally(narrow, text).nll.tobytes() == tally(story, text).nll.tobytes()
 
 
-def test_a_text_is_cut_as_llama_cpp_cuts_it():
+def test_chunks_equal_llama_cpps():
     """Chunks do not overlap, the rest is dropped, and BOS replaces a chunk's first token."""
     text = cut(range(100, 126), 8, 1)
     assert text.chunks.tolist() == [list(range(b, b + 8)) for b in (100, 108, 116)]
@@ -114,7 +110,7 @@ def test_a_text_is_cut_as_llama_cpp_cuts_it():
     assert [p.tokens[0] for p in cut(range(100, 126), 8, None, 2).passages()] == [100, 108]
 
 
-def test_passages_count_from_where_they_say(story):
+def test_passages_are_scored_from_their_first_token(story):
     """If a passage counts from its first token, all but that token are scored."""
     tokens = [0, 639, 640, 286, 260]
     assert len(Scorer(story).read(Passage(tokens)).nll) == 4
@@ -125,25 +121,22 @@ def test_passages_count_from_where_they_say(story):
         Scorer(story).read(Passage([0] * 66))
 
 
-# Statistics
-
-
-def test_the_standard_error_is_llama_cpp_s():
-    """sqrt((mean x^2 - mean^2) / (n - 1)), and times the perplexity for the perplexity's."""
+def test_standard_error_equals_llama_cpps():
+    """It is sqrt((mean x^2 - mean^2) / (n - 1)), and times the perplexity for the perplexity's."""
     found = Estimate.mean(np.array([1.0, 2.0, 3.0, 6.0]))
     assert (found.value, found.error) == (3.0, pytest.approx(math.sqrt((50 / 4 - 9) / 3)))
     assert found.exp() == Estimate(pytest.approx(math.e**3), pytest.approx(math.e**3 * found.error))
 
 
-def test_percentiles_lie_on_lines_between_samples():
-    """0 to 100 in steps of 10: the 5th percentile is 5."""
+def test_percentiles_are_interpolated():
+    """Of 0 to 100 in steps of 10, the 5th percentile is 5."""
     found = percentiles(np.arange(0.0, 101.0, 10.0), (0.99, 0.5, 0.05))
     assert found == {"maximum": 100, "99%": pytest.approx(99), "50%": 50, "5%": 5, "minimum": 0}
 
 
-def test_a_ratio_s_error_is_that_of_pairs(story, text, tmp_path):
-    """var(a) + var(b) - 2 cov(a, b), as llama.cpp writes it, for logarithm and difference."""
-    keep(story, text, tmp_path / "base")
+def test_paired_standard_error(story, text, tmp_path):
+    """The variance is var(a) + var(b) - 2 cov(a, b), for logarithm and difference."""
+    write_base(story, text, tmp_path / "base")
     with (
         Engine.load("story-draft", threads=2, context=CONTEXT) as draft,
         LogitsFile(tmp_path / "base") as base,
@@ -164,12 +157,9 @@ def test_a_ratio_s_error_is_that_of_pairs(story, text, tmp_path):
     assert comparison.same_top.error == pytest.approx(math.sqrt(share * (1 - share) / (len(a) - 1)))
 
 
-# Bases
-
-
-def test_a_model_is_its_own_base(story, text, tmp_path):
+def test_divergence_from_itself_is_rounding(story, text, tmp_path):
     """The divergence from itself is that of rounding to 16 bits."""
-    kept = keep(story, text, tmp_path / "base")
+    kept = write_base(story, text, tmp_path / "base")
     with LogitsFile(tmp_path / "base") as base:
         found = tally(story, text, base)
     assert found.nll.tobytes() == kept.nll.tobytes()
@@ -181,9 +171,9 @@ def test_a_model_is_its_own_base(story, text, tmp_path):
     assert np.abs(found.nll - theirs)[likely].max() <= HALF_STEP + ROUNDING
 
 
-def test_a_quantised_model_diverges(story, text, tmp_path):
+def test_divergence_of_quantised_models(story, text, tmp_path):
     """Four bits diverge from F16 by more than rounding, eight by less than four."""
-    keep(story, text, tmp_path / "base")
+    write_base(story, text, tmp_path / "base")
     divergence = {}
     for kind in ("Q8_0", "Q4_0"):
         out = tmp_path / f"{kind}.gguf"
@@ -200,7 +190,7 @@ def test_a_quantised_model_diverges(story, text, tmp_path):
 
 
 @pytest.mark.parametrize("vocab", [5, 6])
-def test_a_base_is_laid_out_as_llama_cpp_s(tmp_path, vocab):
+def test_base_files_have_llama_cpps_layout(tmp_path, vocab):
     """Magic, context, vocabulary, chunks, tokens; rows of scale, least and codes, evenly many."""
     text = cut(range(16), 8, None)
     rng = np.random.default_rng(0)
@@ -227,7 +217,7 @@ def test_a_base_is_laid_out_as_llama_cpp_s(tmp_path, vocab):
             assert (one.lines == again.lines).all()
 
 
-def test_what_was_not_finished_is_not_there(tmp_path):
+def test_unfinished_base_files_are_removed(tmp_path):
     """An error while a base is written leaves the previous one, and no other file."""
     path = tmp_path / "base"
     path.write_bytes(b"older")
@@ -235,9 +225,6 @@ def test_what_was_not_finished_is_not_there(tmp_path):
         raise RuntimeError
     assert [p.name for p in tmp_path.iterdir()] == ["base"]
     assert path.read_bytes() == b"older"
-
-
-# The program
 
 
 def test_the_program_prints_json(inside, tmp_path):
@@ -256,7 +243,7 @@ def test_the_program_prints_json(inside, tmp_path):
     assert "same likeliest token" in out
 
 
-def test_bad_bases(inside, text, tmp_path):
+def test_bad_base_files_are_refused(inside, text, tmp_path):
     """A base of another text, vocabulary or context, and what is none, is refused in one line."""
     base = tmp_path / "base"
 
@@ -293,7 +280,7 @@ def test_bad_bases(inside, text, tmp_path):
     assert "No such file" in said()
 
 
-def test_a_base_cannot_be_written_anywhere(inside, tmp_path):
+def test_unwritable_base_files_are_refused(inside, tmp_path):
     """A path that cannot be written is reported before any work."""
     nowhere = tmp_path / "none" / "base"
     line = fault(inside("perplexity", "story", HELD_OUT, "--save-logits", nowhere))

@@ -22,7 +22,7 @@ BORDERS = {
 CONTINUATIONS = (" a little girl", " a", " dog", " three bears and a very long day in the park")
 
 
-def parted(story, prompt, continuation):
+def split_tokens(story, prompt, continuation):
     """The pair's tokens if no token crosses the border."""
     own, whole = story.encode(prompt), story.encode(prompt + continuation)
     assert whole[: len(own)] == own
@@ -30,9 +30,9 @@ def parted(story, prompt, continuation):
 
 
 @pytest.mark.parametrize("continuation", CONTINUATIONS)
-def test_scores_are_the_logits_log_probabilities(story, continuation):
-    """Each token's is the formula's on the engine's logits, within the op's bound."""
-    own, wanted = parted(story, PROMPT, continuation)
+def test_scores_are_log_probabilities_of_the_logits(story, continuation):
+    """Each token's score is the formula's on the engine's logits, within the op's bound."""
+    own, wanted = split_tokens(story, PROMPT, continuation)
     rows = story.logits(own + wanted)[len(own) - 1 : -1]
     score = story.score(PROMPT, continuation)
     assert score.token_ids == tuple(wanted)
@@ -44,7 +44,7 @@ def test_scores_are_the_logits_log_probabilities(story, continuation):
 
 
 @pytest.mark.parametrize(("prompt", "continuation"), BORDERS)
-def test_borders(story, prompt, continuation):
+def test_boundaries(story, prompt, continuation):
     """Spaces at the border belong to the continuation, which is the whole text's tokens after as
     many as the prompt has alone."""
     own, wanted = tokenize_pair(story.tokenizer, prompt, continuation)
@@ -53,7 +53,7 @@ def test_borders(story, prompt, continuation):
     assert story.score(prompt, continuation) == story.score(own, wanted)
 
 
-def test_what_greedy_says_is_greedy(story):
+def test_is_greedy(story):
     """Text generated at temperature 0 is reported as greedy, with the same bits of
     log-probabilities; with another last token it is not."""
     tokens = story.encode(PROMPT)
@@ -65,7 +65,7 @@ def test_what_greedy_says_is_greedy(story):
     assert not story.score(tokens, [*said[:-1], said[-1] ^ 1]).is_greedy
 
 
-def test_company_order_and_chunks_change_no_bit(story):
+def test_batch_order_and_chunks_change_no_bit(story):
     """A list's scores are those of each alone, for any order, batch and outputs of a step."""
     alone = [story.score(PROMPT, continuation) for continuation in CONTINUATIONS]
     assert story.score(PROMPT, CONTINUATIONS) == alone
@@ -74,9 +74,9 @@ def test_company_order_and_chunks_change_no_bit(story):
         assert other.score(PROMPT, CONTINUATIONS) == alone
 
 
-def test_what_continuations_share_is_evaluated_once(story):
+def test_a_shared_prompt_is_evaluated_once(story):
     """A prompt with many continuations is evaluated once."""
-    pairs = [parted(story, PROMPT, continuation) for continuation in CONTINUATIONS]
+    pairs = [split_tokens(story, PROMPT, continuation) for continuation in CONTINUATIONS]
     story.reset()
     story.score(PROMPT, CONTINUATIONS)
     most = len(pairs[0][0]) + sum(len(wanted) for _, wanted in pairs)
@@ -95,12 +95,12 @@ def test_what_continuations_share_is_evaluated_once(story):
         ("Once", [" upon", ""], "pair 1: the continuation has no token"),
     ],
 )
-def test_bad_pairs(story, prompt, continuation, wrong):
+def test_bad_pairs_are_refused(story, prompt, continuation, wrong):
     with pytest.raises(PromptError, match=wrong):
         story.score(prompt, continuation)
 
 
-def test_a_score_can_be_gone_on_from(story):
+def test_generation_continues_after_scoring(story):
     """The cache is left in a state that a generation can use."""
     params = SamplingParams(max_tokens=8, temperature=0)
     expected = story.generate(PROMPT, params).text

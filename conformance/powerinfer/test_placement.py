@@ -54,16 +54,13 @@ def dense_bytes(model: Path) -> int:
         return sum(sizes.dense.values()) + sum(sizes.cache.values())
 
 
-def looked(model: Path, budget: int, activations: Activations | None, **options: bool) -> Found:
+def placed(model: Path, budget: int, activations: Activations | None, **options: bool) -> Found:
     with GGUFFile(model) as file:
         return find(file, activations, budget, speeds=FREE_SYNC, **options)
 
 
-# What fits
-
-
-def test_loading_order(model):
-    """By level, within a level by block: as in upstream's queue; cut off at the budget."""
+def test_neurons_are_placed_in_order_of_activity(model):
+    """They are placed by level, then block, as in upstream's queue, up to the budget."""
     per_block = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output")
     wanted = [f"blk.{i}.{name}.weight" for i in range(3) for name in per_block]
     wanted += [f"blk.{i}.{name}.weight" for i in range(3) for name in ("fc1", "fc2")]
@@ -101,7 +98,7 @@ def test_loading_order(model):
         (replace(SPARSE, rows=(("F32", "F16", "Q8_0"),), tied=True), 128 + 64 + 34),
     ],
 )
-def test_bytes_of_a_neuron(tmp_path, sparse, neuron):
+def test_size_of_a_neuron(tmp_path, sparse, neuron):
     """A row of each existing matrix, in its own format; tied embeddings are copied."""
     with GGUFFile(sparse.write(tmp_path / "m.gguf")) as file:
         sizes = parts(file)
@@ -118,9 +115,6 @@ def test_a_budget_below_the_dense_part(model):
     assert "output.weight" not in placement.dense
     (note,) = placement.notes
     assert f"takes {whole:,} bytes, 100 more than the budget; output.weight and all" in note
-
-
-# Neurons
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 1e-9, 1e-6, 1.0]), st.integers(0, 3))
@@ -147,19 +141,19 @@ def test_placements_fit(tmp_path_factory, budget, synchronisation, seed):
         assert np.array_equal(np.flatnonzero(idx), bucket)
         assert counts[idx == 1].min(initial=10**9) >= counts[idx == 0].max(initial=0)
     if synchronisation == 0 and more.cache == placement.cache:
-        assert saved(more, activations) >= saved(placement, activations)
+        assert bytes_saved(more, activations) >= bytes_saved(placement, activations)
     if synchronisation == 1:  # a second a layer: none is split
         assert all(idx.all() or not idx.any() for idx in placement.gpu_idx)
 
 
-def saved(placement: Placement, activations: Activations) -> int:
+def bytes_saved(placement: Placement, activations: Activations) -> int:
     """Bytes that the GPU reads instead of the CPU, over all tokens."""
     rows = zip(placement.gpu_idx, activations.counts, placement.neuron, strict=True)
     return sum(int((idx * counts).sum()) * size for idx, counts, size in rows)
 
 
 def test_everything_fits(model):
-    """Then no layer is split and there is no cost; a note says what was assumed."""
+    """No layer is split and there is no cost; a note says what was assumed."""
     unknown = replace(SPARSE.activations(), tokens=0)
     with GGUFFile(model) as file:
         placement = place(file, unknown, GIB, speeds=Speeds(synchronisation=9.0))
@@ -214,7 +208,7 @@ def test_identity_is_of_the_norms(tmp_path):
         ("blk.2.attn_v.weight", "there is no tensor blk.2.attn_v.weight"),
     ],
 )
-def test_no_sparse_model(tmp_path, without, words):
+def test_dense_models_are_refused(tmp_path, without, words):
     with (
         GGUFFile(SPARSE.write(tmp_path / "m.gguf", without)) as file,
         pytest.raises(PlacementError, match=words),
@@ -247,7 +241,7 @@ def test_shapes_and_numbers_refused(tmp_path, model):
     ("said", "wanted"),
     [("1000\n24000\n", 744 << 20), ("100\n", 0), ("[N/A]\n", None), ("", None), (None, None)],
 )
-def test_what_is_free(tmp_path, monkeypatch, said, wanted):
+def test_default_budget_is_the_gpus_free_memory(tmp_path, monkeypatch, said, wanted):
     """The first GPU's free memory minus 256 MiB; without one, a budget is required."""
     monkeypatch.setenv("PATH", f"{tmp_path}")
     if said is not None:
@@ -261,15 +255,12 @@ def test_what_is_free(tmp_path, monkeypatch, said, wanted):
         assert budget_bytes(-1) == wanted
 
 
-# The file beside the model
-
-
 @given(
     st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=12),
     st.integers(0, 2**63),
 )
-def test_index_read_back(tmp_path_factory, blocks, capacity):
-    """Completely, and as PowerInfer's loader expects: pairs of tensors in the blocks' order."""
+def test_index_round_trip(tmp_path_factory, blocks, capacity):
+    """The index is as PowerInfer's loader expects: pairs of tensors in the blocks' order."""
     path = tmp_path_factory.getbasetemp() / "m.gguf.generated.gpuidx"
     gpu_idx = tuple(np.array(block, np.int32) for block in blocks)
     gpu_index.write(path, GpuIndex(gpu_idx, capacity, {"model": "abc"}))
@@ -287,7 +278,7 @@ def test_index_read_back(tmp_path_factory, blocks, capacity):
             assert (tensor.name, tensor.type_name) == (f"blk.{i // 2}.{name}", "I32")
 
 
-def by_upstream(path: Path, gpu_idx: list[np.ndarray], capacity: int) -> None:
+def written_by_powerinfer(path: Path, gpu_idx: list[np.ndarray], capacity: int) -> None:
     """As PowerInfer's exporter writes it: by the gguf package, with another magic."""
     writer = gguf.GGUFWriter(path, "generic.gpu_index")
     for i, idx in enumerate(gpu_idx):
@@ -300,26 +291,26 @@ def by_upstream(path: Path, gpu_idx: list[np.ndarray], capacity: int) -> None:
         file.write(b"PWRI" + (3).to_bytes(4, "little"))
 
 
-def test_kept_and_used_again(model):
+def test_placements_are_stored_and_reused(model):
     budget, activations = dense_bytes(model) + 700 * NEURON, SPARSE.activations()
-    first = looked(model, budget, activations)
+    first = placed(model, budget, activations)
     assert (first.state, first.path.name) == ("written", "small.gguf.generated.gpuidx")
     assert first.placement.needed == 2 * 256 * NEURON
     stored = first.path.read_bytes()
-    again = looked(model, budget, activations)
-    assert again.state == looked(model, budget, None).state == "reused"
+    again = placed(model, budget, activations)
+    assert again.state == placed(model, budget, None).state == "reused"
     assert all(map(np.array_equal, again.placement.gpu_idx, first.placement.gpu_idx))
     assert again.placement.notes == ()
     os.utime(first.path, ns=(1, 1))
-    assert looked(model, budget, activations, reset=True).state == "written"
+    assert placed(model, budget, activations, reset=True).state == "written"
     assert first.path.read_bytes() == stored
     assert first.path.stat().st_mtime_ns != 1
 
 
-def test_disabled(model):
+def test_no_neuron_on_the_gpu(model):
     """No neuron on the GPU, whatever is stored, and nothing is read, written or required."""
     path_of(model).write_bytes(b"nonsense")
-    found = looked(model, GIB, None, disable=True)
+    found = placed(model, GIB, None, disable=True)
     assert found.state == "ignored"
     assert found.placement.dense
     assert not any(idx.any() for idx in found.placement.gpu_idx)
@@ -327,10 +318,10 @@ def test_disabled(model):
 
 
 @pytest.mark.parametrize("what", ["model", "statistics", "budget", "cache", "solver", "norms"])
-def test_made_anew_when_something_changed(model, what):
-    """A line says what changed."""
+def test_placements_are_recomputed_after_changes(model, what):
+    """One line says what changed."""
     budget, activations = dense_bytes(model) + 700 * NEURON, SPARSE.activations()
-    looked(model, budget, activations)
+    placed(model, budget, activations)
     context, speeds = 0, FREE_SYNC
     if what == "model":  # another header
         replace(SPARSE, context=15, kv=64).write(model)
@@ -354,15 +345,15 @@ def test_made_anew_when_something_changed(model, what):
         assert find(file, activations, budget, context=context, speeds=speeds).state == "reused"
 
 
-def test_powerinfers_own_is_used_where_it_fits(model):
-    """Checked by its shape, its budget, and its real memory."""
+def test_powerinfers_index_is_used(model):
+    """PowerInfer's own index is checked by its shape, its budget, and its real memory."""
     path, rng = path_of(model), np.random.default_rng(0)
     gpu_idx = [rng.integers(0, 2, 600) for _ in range(2)] + [np.zeros(600, int)]
     many = sum(int(idx.sum()) for idx in gpu_idx)
     budget, room = dense_bytes(model) + many * NEURON, many * NEURON
-    by_upstream(path, gpu_idx, room)
+    written_by_powerinfer(path, gpu_idx, room)
     for activations in (None, SPARSE.activations()):
-        found = looked(model, budget, activations)
+        found = placed(model, budget, activations)
         assert found.state == "reused"
         assert all(map(np.array_equal, found.placement.gpu_idx, gpu_idx))
     for other, capacity, words in (
@@ -371,10 +362,10 @@ def test_powerinfers_own_is_used_where_it_fits(model):
         (gpu_idx[:2], 0, "it is of other blocks, or neurons, than the model has"),
         ([idx[:500] for idx in gpu_idx], 0, "it is of other blocks, or neurons"),
     ):
-        by_upstream(path, other, capacity)
+        written_by_powerinfer(path, other, capacity)
         with pytest.raises(PlacementError, match=f"not used: {words}.*; to make one, name stat"):
-            looked(model, budget, None)
-        found = looked(model, budget, SPARSE.activations())
+            placed(model, budget, None)
+        found = placed(model, budget, SPARSE.activations())
         assert found.state == "written"
         assert words in found.placement.notes[0]
 
@@ -413,22 +404,19 @@ WRONG_INDEX = {
 
 
 @pytest.mark.parametrize(("make", "words"), WRONG_INDEX.values(), ids=WRONG_INDEX.keys())
-def test_no_index(model, make, words):
-    """Refused by the reader, and made anew with a line that says why."""
+def test_invalid_index_files_are_recomputed(model, make, words):
+    """The reader refuses them, and a line says why they are made anew."""
     path = path_of(model)
     make(path)
     assert re.search(words, refusal((GpuIndexError, GGUFError), path, gpu_index.read, path))
-    found = looked(model, GIB, SPARSE.activations())
+    found = placed(model, GIB, SPARSE.activations())
     assert found.state == "written"
     assert found.placement.notes[0].startswith(f"{path}: not used: ")
     assert words in found.placement.notes[0]
-    assert looked(model, GIB, SPARSE.activations()).state == "reused"
+    assert placed(model, GIB, SPARSE.activations()).state == "reused"
 
 
-# The command
-
-
-def test_command(inside, model):
+def test_the_command_prints_a_table_or_json(inside, model):
     """A table and the file's name, or JSON; a second run uses what the first one kept."""
     folder = model.parent / "counts.npz"
     statistics.write(folder, SPARSE.activations())
@@ -453,7 +441,7 @@ def test_command(inside, model):
     assert (code, json.loads(stdout)["state"]) == (0, "ignored")
 
 
-def test_command_finds_powerinfers_folder(inside, model):
+def test_the_command_finds_powerinfers_folder(inside, model):
     folder = model.parent / "activation"
     folder.mkdir()
     for i, counts in enumerate(SPARSE.activations().counts):
@@ -463,7 +451,7 @@ def test_command_finds_powerinfers_folder(inside, model):
     assert "of how many tokens the statistics are is not known" in stderr
 
 
-def test_command_refuses(inside, tmp_path, model, monkeypatch):
+def test_the_command_refuses_bad_input(inside, tmp_path, model, monkeypatch):
     """One line says what is missing, or what could not be stored."""
     no_index = fault(inside("place", model, "--vram-budget", "1"))
     assert "there is no index; to make one, name statistics" in no_index

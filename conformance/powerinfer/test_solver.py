@@ -25,7 +25,7 @@ def layers(neuron_bytes: tuple[int, ...], ragged: bool) -> st.SearchStrategy[lis
     return st.lists(layer(neuron_bytes, ragged), min_size=1, max_size=4)
 
 
-def worth(layers: Sequence[Layer], groups: Sequence[int], cost: float) -> float:
+def objective(layers: Sequence[Layer], groups: Sequence[int], cost: float) -> float:
     """The objective, directly: what groups save, minus the cost of each split layer."""
     return sum(
         float(layer.saves[:many].sum()) - cost * (0 < many < len(layer.saves))
@@ -33,14 +33,14 @@ def worth(layers: Sequence[Layer], groups: Sequence[int], cost: float) -> float:
     )
 
 
-def taken(layers: Sequence[Layer], groups: Sequence[int]) -> int:
+def groups_taken(layers: Sequence[Layer], groups: Sequence[int]) -> int:
     return sum(int(a.sizes[:many].sum()) for a, many in zip(layers, groups, strict=True))
 
 
-def best(layers: Sequence[Layer], capacity: int, cost: float) -> float:
+def best_by_brute_force(layers: Sequence[Layer], capacity: int, cost: float) -> float:
     """The best answer that fits, by brute force."""
     every = itertools.product(*(range(len(layer.sizes) + 1) for layer in layers))
-    return max(worth(layers, g, cost) for g in every if taken(layers, g) <= capacity)
+    return max(objective(layers, g, cost) for g in every if groups_taken(layers, g) <= capacity)
 
 
 COSTS = st.sampled_from([0.0, 100.0, 3000.0])
@@ -48,35 +48,43 @@ SHARES = st.floats(0, 1.1)
 
 
 @given(layers((3, 4), ragged=True), SHARES, COSTS)
-def test_nothing_is_worth_more(layers, share, cost):
+def test_solutions_are_optimal(layers, share, cost):
     """Brute force finds no better answer, and the capacity is kept."""
-    capacity = int(share * taken(layers, [len(layer.sizes) for layer in layers]))
+    capacity = int(share * groups_taken(layers, [len(layer.sizes) for layer in layers]))
     found = solve(layers, capacity, cost)
-    assert taken(layers, found.groups) <= capacity
+    assert groups_taken(layers, found.groups) <= capacity
     assert found.gap == 0
-    assert found.worth == worth(layers, found.groups, cost) == best(layers, capacity, cost)
+    assert (
+        found.worth
+        == objective(layers, found.groups, cost)
+        == best_by_brute_force(layers, capacity, cost)
+    )
     assert solve(layers, capacity, cost) == found
 
 
 @given(layers((3,), ragged=False), SHARES)
-def test_greedy_is_the_search_where_nothing_is_paid(layers, share):
-    capacity = int(share * taken(layers, [len(layer.sizes) for layer in layers])) + 1
-    greedy = worth(layers, densest(layers, capacity), 0.0)
+def test_greedy_is_optimal_without_split_costs(layers, share):
+    capacity = int(share * groups_taken(layers, [len(layer.sizes) for layer in layers])) + 1
+    greedy = objective(layers, densest(layers, capacity), 0.0)
     assert greedy == solve(layers, capacity).worth
-    assert greedy == searched(layers, capacity, 0.0).worth == best(layers, capacity, 0.0)
+    assert (
+        greedy
+        == searched(layers, capacity, 0.0).worth
+        == best_by_brute_force(layers, capacity, 0.0)
+    )
 
 
-def test_an_ended_search_says_how_far_it_may_be_off(monkeypatch):
+def test_a_stopped_search_states_its_gap(monkeypatch):
     """Its answer fits, and the best one is worth at most its value plus the gap."""
     rng = np.random.default_rng(5)
     hard = [
         grouped(rng.integers(0, 1000, 20 * GROUP + 7 * i), 1000 + 37 * i, 1.0) for i in range(12)
     ]
-    capacity = taken(hard, [6] * 12)
+    capacity = groups_taken(hard, [6] * 12)
     exact = solve(hard, capacity, 1e6)
     monkeypatch.setattr(solver, "NODES", 0)
     ended = solve(hard, capacity, 1e6)
     assert exact.gap == 0 < ended.gap
-    assert taken(hard, ended.groups) <= capacity
+    assert groups_taken(hard, ended.groups) <= capacity
     assert ended.worth <= exact.worth
     assert exact.worth <= (ended.worth + ended.gap) * (1 + 1e-6)  # 1e-6: HiGHS's own tolerance

@@ -27,7 +27,7 @@ def without(*names: str) -> dict[str, None]:
     return dict.fromkeys(names)
 
 
-def of(name: str, rows: int, elements: int, form: str = "F32") -> dict[str, Weight]:
+def reshaped(name: str, rows: int, elements: int, form: str = "F32") -> dict[str, Weight]:
     """The matrix of another shape or format."""
     values = np.random.default_rng(0).standard_normal((rows, elements), np.float32)
     return {name: Weight(FORMATS[form].quantise(values), form)}
@@ -53,23 +53,23 @@ FILES: dict[str, tuple[dict[str, Any], str]] = {
                                 "tensor blk.1.fc1.weight is missing"),
     "no predictor in block 0": (without("blk.0.fc1.weight", "blk.0.fc2.weight"),
                                 "tensor blk.0.fc1.weight is missing"),
-    "ranks differ": (of("blk.0.fc2.weight", 96, 64),
+    "ranks differ": (reshaped("blk.0.fc2.weight", 96, 64),
                      "tensor blk.0.fc2.weight is [96, 64], not [96, 32]"),
-    "too few neurons": (of("blk.1.fc2.weight", 95, 64),
+    "too few neurons": (reshaped("blk.1.fc2.weight", 95, 64),
                         "tensor blk.1.fc2.weight is [95, 64], not [96, 64]"),
-    "another hidden": (of("blk.1.fc1.weight", 64, 96),
+    "another hidden": (reshaped("blk.1.fc1.weight", 64, 96),
                        "tensor blk.1.fc1.weight is [64, 96], not [64, 64]"),
     "no down in block 0": (without("blk.0.ffn_down_t.weight"),
                            "tensor blk.0.ffn_down_t.weight is missing"),
     "no down in block 1": (without("blk.1.ffn_down_t.weight"),
                            "tensor blk.1.ffn_down_t.weight is missing"),
-    "down not transposed": (of("blk.1.ffn_down_t.weight", 64, 96),
+    "down not transposed": (reshaped("blk.1.ffn_down_t.weight", 64, 96),
                             "tensor blk.1.ffn_down_t.weight is [64, 96], not [96, 64]"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "words"), FILES.values(), ids=FILES.keys())
-def test_tampered_files(change, words, tmp_path):
+def test_bad_tensors_are_named(change, words, tmp_path):
     """Whether neurons are skipped where it pays or in every block."""
     path = tampered(SMALL, change).write(tmp_path / "tampered.gguf")
     for mode in ("auto", "on"):
@@ -77,7 +77,7 @@ def test_tampered_files(change, words, tmp_path):
 
 
 @pytest.mark.parametrize("magic", ["PWRI", "GGUF"])
-def test_no_predictors_at_all(magic, tmp_path):
+def test_files_without_predictors_are_refused(magic, tmp_path):
     """A file with a sparse magic is refused; so is a plain file if sparsity is required."""
     path = replace(SMALL, ranks=(), magic=magic).write(tmp_path / "small.gguf")
     words = "tensor blk.0.fc1.weight (a predictor) is missing"
@@ -86,7 +86,7 @@ def test_no_predictors_at_all(magic, tmp_path):
         assert refusal(path) == words
 
 
-def test_a_rank_of_no_whole_blocks(tmp_path):
+def test_ranks_with_partial_blocks_are_refused(tmp_path):
     """48 elements are not a row of Q4_0, whatever the header claims."""
     path = replace(SMALL, predictor="Q4_0", ranks=(64, 64)).write(tmp_path / "small.gguf")
     data = path.read_bytes()
@@ -99,9 +99,9 @@ def test_a_rank_of_no_whole_blocks(tmp_path):
     assert "48" in line
 
 
-def test_formats_that_do_not_run_sparse(tmp_path):
+def test_formats_without_sparse_kernels_are_named(tmp_path):
     """They are named; in automatic mode the engine runs the block dense with a note."""
-    change = of("blk.1.ffn_gate.weight", 96, 64, "Q5_0")
+    change = reshaped("blk.1.ffn_gate.weight", 96, 64, "Q5_0")
     path = tampered(SMALL, change).write(tmp_path / "small.gguf")
     line = refusal(path, sparse="on")
     assert line.startswith("tensor blk.1.ffn_gate.weight is in Q5_0, which has no sparse kernels")
@@ -112,7 +112,7 @@ def test_formats_that_do_not_run_sparse(tmp_path):
             assert np.isfinite(model.evaluate([3, 4, 5], 0)).all()
 
 
-def test_thresholds(tmp_path):
+def test_invalid_thresholds_are_refused(tmp_path):
     path = replace(SMALL, threshold=float("nan")).write(tmp_path / "nan.gguf")
     assert refusal(path) == "powerinfer.sparse_threshold is nan, not a number"
     Model(path, Options(threads=1, context=32, threshold=0.0)).close()  # another one will do
@@ -120,7 +120,7 @@ def test_thresholds(tmp_path):
     assert refusal(path, threshold=float("nan")) == "the sparse threshold is nan, not a number"
 
 
-def test_wishes_of_a_dense_model(tmp_path):
+def test_sparse_options_of_dense_models_are_refused(tmp_path):
     path = Small().write(tmp_path / "dense.gguf")
     words = "not sparse: it has neither predictors nor ffn_down_t"
     assert refusal(path, threshold=0.5) == refusal(path, sparse="on") == words
@@ -137,7 +137,7 @@ COMMANDS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_options_reach_the_engine(inside, command, tmp_path, monkeypatch):
-    """In every command that runs a model; the threshold also by PowerInfer's variable."""
+    """Every command that runs a model has the options; the threshold has PowerInfer's variable."""
     path = SMALL.write(tmp_path / "small.gguf")
     text = tmp_path / "text.txt"
     text.write_text(TEXT)

@@ -90,13 +90,10 @@ def ops_of(model: Model, block: int) -> set[str]:
     return {s.node.op for s in model.plan.steps if s.node.label.startswith(f"blk.{block}.")}
 
 
-# The formula
-
-
 @each_model
 @pytest.mark.parametrize("kind", ["each its own", "union", "dense"])
-def test_logits_are_the_formula_s(small, kind, tmp_path):
-    """With masks of each token and with their union, and with every neuron."""
+def test_logits_equal_the_formulas(small, kind, tmp_path):
+    """Logits equal the formula's with each token's masks, their union, and every neuron."""
     runs = {"each its own": Neurons(0.0), "union": Neurons(0.0, True), "dense": Neurons(None)}[kind]
     small = replace(small, runs=runs)
     tokens = prompt(small)
@@ -107,7 +104,7 @@ def test_logits_are_the_formula_s(small, kind, tmp_path):
     demand_explained(got, small, tokens)
 
 
-def test_masks_are_worth_a_test():
+def test_masks_vary_by_token():
     """In every model each block has neurons active for some tokens, for none, for all."""
     for small in SMALL_MODELS.values():
         for mask in masks_of(small, prompt(small))["masks"]:
@@ -117,7 +114,7 @@ def test_masks_are_worth_a_test():
             assert ((each > 0) & (each < 1)).any()
 
 
-SPOILT: dict[str, Any] = {
+OTHER_MASKS: dict[str, Any] = {
     "threshold": {"runs": Neurons(0.02)},
     "union": {"runs": Neurons(0.0, True)},
     "every neuron": {"runs": Neurons(None)},
@@ -125,10 +122,10 @@ SPOILT: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("spoilt", SPOILT.values(), ids=SPOILT.keys())
-def test_bound_rejects_other_masks(spoilt):
+@pytest.mark.parametrize("changes", OTHER_MASKS.values(), ids=OTHER_MASKS.keys())
+def test_bound_rejects_other_masks(changes):
     small, tokens = FLOATS, prompt(FLOATS)
-    worst, nmse = distances(exact(replace(small, **spoilt), tokens), exact(small, tokens))
+    worst, nmse = distances(exact(replace(small, **changes), tokens), exact(small, tokens))
     most, most_nmse = furthest(small, tokens, "F32")
     assert worst > most
     assert nmse > most_nmse
@@ -151,13 +148,10 @@ def test_bound_rejects_other_formulas(name, wrong):
         assert distances(exact(small, tokens), truth)[0] > most
 
 
-# All neurons, and none
-
-
 @each_model
 @pytest.mark.parametrize("union", [False, True])
 def test_every_neuron_active_is_dense(small, union, tmp_path):
-    """Bit for bit, in a prompt and token by token, by any number of threads."""
+    """Bits are the dense ones in a prompt and token by token, by any number of threads."""
     tokens, path = prompt(small), small.write(tmp_path / "small.gguf")
     with loaded(path, sparse="off") as model:
         dense = bits(model, tokens)
@@ -180,7 +174,7 @@ def without_down(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors
 
 
 @each_model
-def test_no_neuron_active_adds_nothing(small, tmp_path):
+def test_without_active_neurons_the_network_adds_nothing(small, tmp_path):
     path, tokens = small.write(tmp_path / "small.gguf"), prompt(small)
     with loaded(
         tampered(small, without_down).write(tmp_path / "zeros.gguf"), sparse="off"
@@ -190,10 +184,7 @@ def test_no_neuron_active_adds_nothing(small, tmp_path):
         assert bits(model, tokens) == nothing
 
 
-# What the file says, and who overrides it
-
-
-def test_threshold_of_the_file_and_another(tmp_path):
+def test_option_overrides_the_files_threshold(tmp_path):
     """A file without a threshold has 0; an option overrides the file's."""
     tokens = prompt(FLOATS)
 
@@ -209,8 +200,8 @@ def test_threshold_of_the_file_and_another(tmp_path):
     assert told(0.0, threshold=0.5) == told(None, threshold=0.5) == high
 
 
-def test_threshold_moved_between_steps(tmp_path):
-    """Gives what a load with that threshold gives; without a sparse block it is an error."""
+def test_threshold_changes_between_steps(tmp_path):
+    """A changed threshold is as a load with it; without a sparse block it is an error."""
     path, tokens = FLOATS.write(tmp_path / "small.gguf"), prompt(FLOATS)
     found = []
     for threshold in (0.5, 0.0, NONE):
@@ -250,17 +241,13 @@ def test_union_does_not_depend_on_threads(small, tmp_path):
     assert len(found) == 1
 
 
-# Blocks where it does not pay
-
-
 UNEVEN = replace(FLOATS, shares=(0.9, 0.1))
 BY_HAND = replace(FLOATS, shares=(1, 0.1))  # where all neurons of block 0 are named
 
 
 @pytest.mark.parametrize("format", ["F32", "Q8_0"])
-def test_auto_is_the_choice_by_hand(format, tmp_path):
-    """A block whose predictor predicts most neurons runs dense, the other one sparse; a note says
-    it once."""
+def test_auto_chooses_sparse_or_dense_per_block(format, tmp_path):
+    """A block whose predictor predicts most neurons runs dense; one note says so."""
     uneven, by_hand = (replace(s, format=format) for s in (UNEVEN, BY_HAND))
     tokens = prompt(uneven)
     with loaded(uneven.write(tmp_path / "uneven.gguf"), sparse="auto") as model:
@@ -279,7 +266,7 @@ def test_auto_is_the_choice_by_hand(format, tmp_path):
 
 
 @pytest.mark.parametrize(("threshold", "like"), [(EVERY, "off"), (NONE, "on")])
-def test_auto_of_all_blocks(threshold, like, tmp_path):
+def test_auto_with_all_blocks_alike(threshold, like, tmp_path):
     """All run dense without any predictors in memory, or all run sparse without a note."""
     path, tokens = FLOATS.write(tmp_path / "small.gguf"), prompt(FLOATS)
     with loaded(path, sparse="auto", threshold=threshold) as model:
@@ -294,8 +281,7 @@ def test_auto_of_all_blocks(threshold, like, tmp_path):
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_auto_does_not_depend_on_the_batch(batch, tmp_path):
-    """Blocks in which some tokens need more than pays and others less have the same choice in any
-    batch."""
+    """Blocks in which skipping pays for some tokens only have the same choice in any batch."""
     small = replace(FLOATS, shares=(0.42, 0.37))
     path = small.write(tmp_path / "small.gguf")
     chosen = []
@@ -333,7 +319,7 @@ def test_auto_packs_each_weight_once(threshold, tmp_path, monkeypatch):
     assert len(packed) == len(set(packed))
 
 
-def test_auto_keeps_packed_weights(tmp_path, monkeypatch):
+def test_auto_reuses_packed_weights(tmp_path, monkeypatch):
     """Weights that a load stored and the next one maps give the same logits."""
     tokens = prompt(UNEVEN)
     path = replace(UNEVEN, format="Q8_0").write(tmp_path / "small.gguf")
@@ -353,11 +339,8 @@ def test_auto_keeps_packed_weights(tmp_path, monkeypatch):
     assert len(list((own / "packed").iterdir())) == 1
 
 
-# Neurons on either side of a budget
-
-
 @pytest.mark.parametrize("mode", ["on", "auto"])
-def test_split_is_whole(mode, tmp_path):
+def test_any_split_changes_no_bit(mode, tmp_path):
     """For any share of neurons on the GPU no bit changes, and counts are the same."""
     path, tokens = UNEVEN.write(tmp_path / "small.gguf"), prompt(UNEVEN)
     rng, sizes = np.random.default_rng(0), [UNEVEN.ffn] * UNEVEN.blocks
@@ -381,9 +364,6 @@ def test_split_is_whole(mode, tmp_path):
             block: found.hits.tolist() for block, found in neuron_counts(model.memory).items()
         } == counted
         assert "the device is the CPU: it computes the GPU's part too" in model.notes
-
-
-# Neurons counted
 
 
 def test_neurons_are_counted(tmp_path):
@@ -416,8 +396,8 @@ def test_neurons_are_counted(tmp_path):
             assert not any(c.any() for c in (found.predicted, found.fired, found.hits))
 
 
-def test_nothing_is_counted_of_dense_blocks(tmp_path):
-    """Nor in the measurement of "auto"."""
+def test_dense_blocks_are_not_counted(tmp_path):
+    """Dense blocks are not counted, nor is the measurement of "auto"."""
     path = UNEVEN.write(tmp_path / "small.gguf")
     with loaded(path, sparse="auto", passes=(count_neurons,)) as model:
         assert list(neuron_counts(model.memory)) == ["blk.1"]

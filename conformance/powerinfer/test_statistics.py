@@ -27,8 +27,8 @@ def same(a: Activations, b: Activations) -> bool:
 
 
 @given(st.integers(1, 12), st.integers(1, 40), st.integers(0, 2**40))
-def test_npz_read_back(tmp_path_factory, blocks, ffn, tokens):
-    """Completely, with blocks in numeric order ("10" after "2")."""
+def test_npz_round_trip(tmp_path_factory, blocks, ffn, tokens):
+    """Statistics are read back completely, with blocks in numeric order ("10" after "2")."""
     path = tmp_path_factory.getbasetemp() / "activations.npz"
     before = random(blocks, ffn, tokens)
     write(path, before)
@@ -39,8 +39,8 @@ def test_npz_read_back(tmp_path_factory, blocks, ffn, tokens):
     assert after.digest == before.digest
 
 
-def test_folder_read_back(tmp_path):
-    """By torch, if installed: integers or floats; an older folder's files are removed."""
+def test_folder_round_trip(tmp_path):
+    """With torch, folders of integers or floats are read back; older files are removed."""
     torch = pytest.importorskip("torch")
     before, folder = random(), tmp_path / "activation"
     write(folder, random(14))
@@ -59,7 +59,7 @@ def test_folder_read_back(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "float32", "float16"])
 def test_folder_read_without_torch(tmp_path, dtype):
-    """In any numeric type."""
+    """Folders of any numeric type are read without torch."""
     before = random(tokens=2000)
     for i, counts in enumerate(before.counts):
         torch_archive.save(counts.astype(dtype), tmp_path / f"activation_{i}.pt")
@@ -142,7 +142,7 @@ def test_npz_refused(tmp_path, make, words):
     assert words in refusal(StatisticsError, path, read, path)
 
 
-def test_missing_or_something_else(tmp_path):
+def test_missing_and_other_files_are_refused(tmp_path):
     with pytest.raises(StatisticsError, match=r"none\.npz: cannot be read: no such file"):
         read(tmp_path / "none.npz")
     with pytest.raises(OutputError, match="there is no folder"):

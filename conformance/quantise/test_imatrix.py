@@ -30,7 +30,7 @@ TIED = Small(blocks=2, tied=True, biases=True)
 CHUNKS = [[1, *range(5 + i, 45 + i)] for i in range(3)]
 
 
-def met_by(path: Path, **options: Any) -> dict[str, Observed]:
+def total_sums(path: Path, **options: Any) -> dict[str, Observed]:
     """Sums of squares over all chunks."""
     with Engine.load(path, context=64, passes=(observe,), kv_format="F32", **options) as engine:
         for chunk in CHUNKS:
@@ -40,8 +40,7 @@ def met_by(path: Path, **options: Any) -> dict[str, Observed]:
 
 
 def by_reference(model: Small) -> dict[str, tuple[Array, Array]]:
-    """The same in float64, from the reference's activations, for each expert and head, with token
-    counts."""
+    """The same in float64, by the reference, for each expert and head, with token counts."""
     weights, norms = model.tensors()
     found, places = dict[str, tuple[Array, Array]](), dict[int, tuple[str, int]]()
     for name, weight in weights.items():
@@ -73,7 +72,7 @@ OBSERVED = {
 def test_sums_are_those_of_the_reference(tmp_path, model):
     """For every matrix but the output, over all tokens of all chunks, by expert: activations have
     float32's error, for a norm the root of EXACT."""
-    ours, theirs = met_by(model.write(tmp_path / "m.gguf"), threads=1), by_reference(model)
+    ours, theirs = total_sums(model.write(tmp_path / "m.gguf"), threads=1), by_reference(model)
     absorbed = {n for n in ours if n.endswith(("attn_k_b.weight", "attn_v_b.weight"))}
     assert set(ours) == set(theirs) | absorbed  # which the formula multiplies into others
     assert all((ours[name].sums > 0).all() for name in absorbed)
@@ -87,16 +86,13 @@ def test_sums_are_those_of_the_reference(tmp_path, model):
 def test_batches_and_threads_do_not_matter(tmp_path):
     """Tokens are added in order for any batch: the same bits."""
     path = SmallMixture(format="Q4_0").write(tmp_path / "m.gguf")
-    want = met_by(path, threads=1)
+    want = total_sums(path, threads=1)
     for options in ({"threads": 2}, {"threads": 2, "batch": 7}, {"threads": 1, "batch": 1}):
-        found = met_by(path, **options)
+        found = total_sums(path, **options)
         assert found.keys() == want.keys()
         for name in want:
             assert np.array_equal(found[name].sums, want[name].sums), options
             assert np.array_equal(found[name].counts, want[name].counts), options
-
-
-# Files
 
 
 def sums_of(*names: str) -> dict[str, Observed]:
@@ -104,7 +100,7 @@ def sums_of(*names: str) -> dict[str, Observed]:
     return {name: Observed(rng.random(5 + i) ** 4 * 100) for i, name in enumerate(names)}
 
 
-def test_read_back(tmp_path):
+def test_imatrix_round_trip(tmp_path):
     """A written file is read as means; the `gguf` package finds llama.cpp's keys."""
     out, sums = tmp_path / "i.gguf", sums_of("blk.1.b.weight", "blk.0.a.weight")
     write(out, sums, 30, ("a.txt",), 3, 10)
@@ -151,7 +147,7 @@ def test_legacy_files(tmp_path, tail):
     assert (found.chunks, found.texts) == ((tail[0], (tail[1],)) if tail else (0, ()))
 
 
-def test_how_much_columns_matter():
+def test_importance_of_columns():
     """Importance is the mean of squares up to a power of two; without data all columns are equal.
     Each expert has its own."""
     means = np.float32([3, 0, 1e-20, 0.75])
@@ -166,7 +162,7 @@ def test_how_much_columns_matter():
         found.of("a", 8)
 
 
-def test_weights_that_met_no_token(tmp_path):
+def test_experts_without_tokens(tmp_path):
     """A count of 0, as of an expert that no token chose, is not divided by."""
     path = tmp_path / "i.gguf"
     some = Observed(np.array([[4.0, 8], [0, 0], [3, 3]]), np.array([4, 0, 1]))
@@ -182,7 +178,7 @@ def test_weights_that_met_no_token(tmp_path):
     )
 
 
-def test_cut_short(tmp_path):
+def test_truncated_files_are_refused(tmp_path):
     """A truncated file of either format is refused in one line; optional data after a legacy file's
     entries may be missing entirely."""
     old, new = tmp_path / "i.dat", tmp_path / "i.gguf"
@@ -229,19 +225,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("make", "words"), WRONG.values(), ids=WRONG.keys())
-def test_what_is_no_importance_matrix(tmp_path, make, words):
+def test_other_files_are_refused(tmp_path, make, words):
     """One line that names the file."""
     path = tmp_path / "i.dat"
     path.write_bytes(make) if isinstance(make, bytes) else make(path)
     assert words in refusal(ImportanceError, path, read, path)
 
 
-# The command
-
-
-def test_command(inside, tmp_path):
-    """It reads a text, also from standard input and on top of an older matrix, and writes what
-    `quantize` reads."""
+def test_the_imatrix_command(inside, tmp_path):
+    """It reads a text or standard input, adds to an older matrix, and writes for `quantize`."""
     out = tmp_path / "i.gguf"
     options = ["-c", "64", "--chunks", "2", "-t", "1", "-o", out]
     stdout = printed(inside("imatrix", "story-draft", HELD_OUT, *options))
@@ -262,8 +254,8 @@ def test_command(inside, tmp_path):
     assert stderr == "note: token_embd.weight: not in the importance matrix\n"
 
 
-def test_command_refuses(inside, tmp_path):
-    """Before a model is loaded: paths that cannot be files."""
+def test_the_command_refuses_invalid_paths(inside, tmp_path):
+    """Paths that cannot be files are refused before a model is loaded."""
     model, copy = tmp_path / "m.gguf", tmp_path / "copy.txt"
     model.write_bytes(resolve("story-draft").read_bytes())
     copy.write_bytes(HELD_OUT.read_bytes())

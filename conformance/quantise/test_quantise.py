@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 from conformance.llama.peers import goldens
-from conformance.llama.peers.skeletons import SKELETONS, told
+from conformance.llama.peers.skeletons import SKELETONS, formats_by_role
 from conformance.support.child import python, started
 from conformance.support.files.changing import changing
 from conformance.support.files.full_disk import full_after
 from conformance.support.models.small_families import SmallGemma4, joined_experts
 from conformance.support.models.small_models import Small, written
+from conformance.support.models.sparse_files import SMALL_MODELS
+from conformance.support.models.steps import loaded
 from conformance.support.program import PROGRAM, complaints, fault, printed
 from engine.atomic_write import OutputError
 from engine.gguf.file import GGUFError, GGUFFile
@@ -68,11 +70,8 @@ def small(tmp_path_factory):
     return SMALL.write(tmp_path_factory.mktemp("quantise") / "small.gguf")
 
 
-# Which format each tensor gets
-
-
 @pytest.mark.parametrize("name", SKELETONS)
-def test_mixes_are_those_of_llama_cpp(tmp_path, name):
+def test_mixes_equal_llama_cpps(tmp_path, name):
     """Every mix that both support gives every matrix llama.cpp's format: for deep and shallow
     models, with and without GQA, tied or not, with 4, 5 and 8 experts, and rows that no block
     divides."""
@@ -82,18 +81,18 @@ def test_mixes_are_those_of_llama_cpp(tmp_path, name):
         for mix, answers in ANSWERS[name].items():
             for answer, weighed in zip((answers * 2)[:2], (None, matters), strict=True):
                 plan = choices(file, Recipe(mix, importance=weighed))
-                ours = told(skeleton, {c.tensor.name: c.format for c in plan})
+                ours = formats_by_role(skeleton, {c.tensor.name: c.format for c in plan})
                 assert answer in (None, ours), (mix, weighed)
 
 
-def test_embeddings_that_blocks_have_of_their_own(tmp_path):
+def test_per_layer_embeddings(tmp_path):
     """They have the embedding's format, and their projection stays, as in llama.cpp."""
     found = formats(SmallGemma4(per_layer=128).write(tmp_path / "in.gguf"), "Q4_K_M")
     assert (found["per_layer_token_embd.weight"], found["blk.0.proj.weight"]) == ("Q6_K", "Q5_0")
     assert found["per_layer_model_proj.weight"] == "F32"
 
 
-def test_experts_beside_a_network(tmp_path):
+def test_experts_beside_a_dense_network(tmp_path):
     """Gemma 4's have the mix's formats, like the dense network; routers and scales stay."""
     small = joined_experts(SmallGemma4(hidden=256, ffn=256, width=256, experts=5, format="F16"))
     found = formats(small.write(tmp_path / "in.gguf"), "Q4_K_M")
@@ -105,7 +104,7 @@ def test_experts_beside_a_network(tmp_path):
     assert {found[f"blk.0.ffn_{name}"] for name in stay} == {"F32"}
 
 
-def test_goldens_know_every_mix():
+def test_goldens_cover_every_mix():
     """All mixes were tried with llama.cpp, and it refused few."""
     assert set(ANSWERS) == set(SKELETONS), goldens.MAKE
     for name, answers in ANSWERS.items():
@@ -150,7 +149,7 @@ def test_tied_embedding(tmp_path, recipe, format):
     assert formats(path, "Q4_K_M", **recipe)["token_embd.weight"] == format
 
 
-def test_what_is_quantised_already_may_stay(tmp_path):
+def test_unchanged_files_need_no_allow_requantize(tmp_path):
     """A file in which nothing would change is copied without --allow-requantize."""
     path = Small(format="Q8_0").write(tmp_path / "small.gguf")
     assert set(formats(path, "Q8_0").values()) == {"Q8_0", "F32"}
@@ -158,11 +157,31 @@ def test_what_is_quantised_already_may_stay(tmp_path):
         formats(path, "Q4_0")
 
 
-# The bytes
+@pytest.mark.parametrize(
+    ("type_", "matrices", "predictors"),
+    [("Q4_0", "Q4_0", "Q4_0"), ("Q8_0", "Q8_0", "Q5_0"), ("F16", "F16", "F16")],
+)
+def test_predictors_have_powerinfers_formats(type_, matrices, predictors, tmp_path):
+    """Predictors are Q4_0 under Q4_0 and Q5_0 under other blocks; magic and threshold stay, and the
+    file still runs sparse."""
+    sparse = SMALL_MODELS["F32"]
+    source, out = sparse.write(tmp_path / "f32.gguf"), tmp_path / "small.gguf"
+    made(source, out, type_)
+    with GGUFFile(source) as before, GGUFFile(out) as after:
+        assert after.magic == "PWRI"
+        key = "powerinfer.sparse_threshold"
+        assert after.metadata[key] == before.metadata[key]
+        found = {name: info.type_name for name, info in after.tensors.items()}
+    for i in range(sparse.blocks):
+        assert {found[f"blk.{i}.fc{n}.weight"] for n in (1, 2)} == {predictors}
+        rows = ("ffn_gate", "ffn_up", "ffn_down_t")
+        assert {found[f"blk.{i}.{name}.weight"] for name in rows} == {matrices}
+    with loaded(out, context=32, sparse="on") as model:
+        assert np.isfinite(model.evaluate([3, 4, 5], 0)).all()
 
 
 @pytest.mark.parametrize("source", ["F32", "F16", "BF16", "Q8_0"])
-def test_tensors_are_as_their_formats_say(tmp_path, source):
+def test_tensors_are_quantised_by_their_formats(tmp_path, source):
     """Each is its format's quantisation of the source's numbers, and others are copied."""
     path = Small(hidden=256, heads=4, head_dim=64, ffn=288, blocks=1, format=source).write(
         tmp_path / "in.gguf"
@@ -178,7 +197,7 @@ def test_tensors_are_as_their_formats_say(tmp_path, source):
             assert np.array_equal(new[name], FORMATS[wanted[name]].quantise(x)), name
 
 
-def test_importance_decides(small, tmp_path):
+def test_importance_matrix_changes_the_fit(small, tmp_path):
     """Matrices in the file are fitted by it; others are not, and the user is told."""
     matters = importance()
     new = made(small, tmp_path / "out.gguf", "Q4_K_M", importance=matters)
@@ -203,7 +222,7 @@ def test_importance_decides(small, tmp_path):
     assert weighed >= 12
 
 
-def test_keys(small, tmp_path):
+def test_keys_and_tensor_order_are_kept(small, tmp_path):
     """All keys stay, in order; the file type and the importance matrix's origin are set. Tensors
     keep their order and shapes."""
     out = tmp_path / "out.gguf"
@@ -225,7 +244,7 @@ def test_keys(small, tmp_path):
 
 
 @pytest.mark.parametrize("weighed", [None, importance()], ids=["plain", "weighed"])
-def test_threads_and_pieces_do_not_matter(small, tmp_path, monkeypatch, weighed):
+def test_threads_and_pieces_give_the_same_file(small, tmp_path, monkeypatch, weighed):
     """One thread or two, pieces of a tensor or a row: the same file."""
     files = []
     for threads, piece in ((1, PIECE), (2, PIECE), (2, 700)):
@@ -252,10 +271,7 @@ def test_other_tensors_are_copied(tmp_path):
     assert (tmp_path / "out.gguf").read_bytes()[:4] == b"PWRI"
 
 
-# The command
-
-
-def test_command(inside, small, tmp_path):
+def test_the_quantize_command(inside, small, tmp_path):
     """It writes what the library writes, and says so as a table or as JSON; notes go to stderr,
     one a kind. A dry run names every tensor and writes nothing."""
     out, again = tmp_path / "out.gguf", tmp_path / "again.gguf"
@@ -275,10 +291,7 @@ def test_command(inside, small, tmp_path):
         ]
 
 
-# Bad input
-
-
-def spoiled(path: Path, name: str, row: int, column: int, value: float) -> Path:
+def with_one_element(path: Path, name: str, row: int, column: int, value: float) -> Path:
     """The small model with one element replaced."""
     SMALL.write(path)
     with GGUFFile(path) as file:
@@ -296,11 +309,11 @@ def spoiled(path: Path, name: str, row: int, column: int, value: float) -> Path:
      (-np.inf, "BF16", "is -inf, which BF16"), (65520, "F16", "is 65520, which F16"),
      (-1e5, "Q4_0", "is -100000, which Q4_0"), (3.4e38, "BF16", "is 3.4e+38, which BF16")],
 )  # fmt: skip
-def test_numbers_that_a_format_cannot_hold(inside, tmp_path, monkeypatch, value, type_, words):
+def test_overflowing_elements_are_named(inside, tmp_path, monkeypatch, value, type_, words):
     """The line names the element, row and tensor, in a later piece too."""
     name, row, column = "blk.1.attn_q.weight", 37, 9
     monkeypatch.setattr(MODULE, "PIECE", 4096)
-    path = spoiled(tmp_path / "in.gguf", name, row, column, value)
+    path = with_one_element(tmp_path / "in.gguf", name, row, column, value)
     before = path.read_bytes()
     line = fault(inside("quantize", path, tmp_path / "out.gguf", type_))
     assert line.startswith(f"tensor '{name}': element {column} of row {row} {words}")
@@ -309,9 +322,9 @@ def test_numbers_that_a_format_cannot_hold(inside, tmp_path, monkeypatch, value,
 
 
 @pytest.mark.parametrize(("value", "type_"), [(1e30, "BF16"), (-3.3e38, "BF16"), (65504, "F16")])
-def test_large_numbers_that_a_format_holds(tmp_path, value, type_):
+def test_large_numbers_that_fit_are_accepted(tmp_path, value, type_):
     name = "blk.1.attn_q.weight"
-    path = spoiled(tmp_path / "in.gguf", name, 37, 9, value)
+    path = with_one_element(tmp_path / "in.gguf", name, 37, 9, value)
     new = made(path, tmp_path / "out.gguf", type_)[name]
     assert FORMATS[type_].dequantise(new)[37, 9] == pytest.approx(value, rel=2**-8)
 
@@ -331,7 +344,7 @@ def test_large_numbers_that_a_format_holds(tmp_path, value, type_):
          "i: there is no matrix of this model in it"),
     ],
 )  # fmt: skip
-def test_wrong_recipes(small, type_, recipe, message):
+def test_invalid_options_are_refused(small, type_, recipe, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         formats(small, type_, **recipe)
     assert str(error.value).startswith(message)
@@ -339,7 +352,7 @@ def test_wrong_recipes(small, type_, recipe, message):
 
 
 @pytest.mark.parametrize("out", ["missing/out.gguf", ".", "small.gguf", "link.gguf"])
-def test_no_place_for_a_file(small, tmp_path, out):
+def test_invalid_output_paths_are_refused(small, tmp_path, out):
     """A missing folder, a folder, and the source file itself, under any name."""
     model = tmp_path / "small.gguf"
     model.write_bytes(small.read_bytes())
@@ -362,7 +375,7 @@ def test_full_disk(small, tmp_path):
 
 
 @changing
-def test_source_changes_while_it_is_read(small, tmp_path, change, message):
+def test_a_source_modified_while_it_is_read_is_refused(small, tmp_path, change, message):
     model, out = tmp_path / "model.gguf", tmp_path / "out.gguf"
     model.write_bytes(small.read_bytes())
     seen: list[int] = []
@@ -377,8 +390,6 @@ def test_source_changes_while_it_is_read(small, tmp_path, change, message):
     assert seen
     assert [p.name for p in tmp_path.iterdir()] == ["model.gguf"]
 
-
-# A process of its own
 
 LARGE = 300 * 2**20  # bytes of weights
 MEASURED = """
@@ -412,7 +423,7 @@ def large(tmp_path_factory):
     path.unlink()
 
 
-def test_memory(large, tmp_path):
+def test_quantising_takes_little_memory(large, tmp_path):
     """Quantising 300 MB takes the memory of a few pieces."""
     out = tmp_path / "out.gguf"
     done = python(MEASURED, large, out)

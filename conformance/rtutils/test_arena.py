@@ -48,7 +48,7 @@ def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
     return found
 
 
-def places(plan: Plan) -> dict[str, tuple[int, int]]:
+def addresses(plan: Plan) -> dict[str, tuple[int, int]]:
     """Each activation's bytes in the arena for the largest step."""
     start = plan.arena.ctypes.data
     found = {}
@@ -62,9 +62,9 @@ def places(plan: Plan) -> dict[str, tuple[int, int]]:
 
 
 def test_live_values_never_overlap(model):
-    """Two values share bytes of the arena only if one is dead, and a barrier has passed, before the
-    other is written."""
-    lives, where = lifetimes(model.plan), places(model.plan)
+    """Values share bytes only if one is dead, and a barrier has passed, before the other's
+    write."""
+    lives, where = lifetimes(model.plan), addresses(model.plan)
     assert lives.keys() == where.keys() == model.plan.offsets.keys()
     for a, b in combinations(lives, 2):
         together = max(lives[a][0], lives[b][0]) <= min(lives[a][1], lives[b][1])
@@ -75,14 +75,14 @@ def test_live_values_never_overlap(model):
 def test_values_lie_within_the_arena_on_cache_lines(model):
     """Every value is aligned to a cache line, against false sharing, and fits."""
     assert model.plan.arena.ctypes.data % 64 == 0
-    for begin, end in places(model.plan).values():
+    for begin, end in addresses(model.plan).values():
         assert begin % 64 == 0
         assert 0 <= begin <= end <= model.plan.arena_bytes
 
 
 def test_arena_is_far_smaller_than_all_values(small, model):
     """Dead values' memory is reused: the arena is a fraction of the values' sum."""
-    sizes = [end - begin for begin, end in places(model.plan).values()]
+    sizes = [end - begin for begin, end in addresses(model.plan).values()]
     assert model.plan.arena_bytes < 64 * len(sizes) + sum(sizes) / (2 if small.blocks > 1 else 1)
 
 
@@ -96,7 +96,7 @@ def test_arena_does_not_grow_with_blocks(tmp_path):
     assert len(sizes) == 1
 
 
-def test_what_the_arena_held_before_does_not_matter(model):
+def test_old_activations_are_never_read(model):
     """A step reads none of an earlier step's activations: NaN there changes no bit."""
     found = []
     for byte in (0x00, 0xFF):
@@ -120,7 +120,7 @@ def test_decode_step_allocates_nothing(model):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_decoding_keeps_nothing(threads, tmp_path):
+def test_decoding_leaks_no_memory(threads, tmp_path):
     """No number of steps increases memory, except the list of free cells (8 bytes each), and a
     step's own lists are small."""
     path = Small(format="Q4_0").write(tmp_path / "small.gguf")
@@ -136,7 +136,7 @@ def test_decoding_keeps_nothing(threads, tmp_path):
         assert peak - held < 16 * 1024
 
 
-def test_unused_outputs_are_left_alone(model):
+def test_a_step_without_logits(model):
     """A step without wanted logits is legal, and gives none."""
     model.cells.clear()
     assert model.step([3], [0], [(0,)]).shape == (0, model.config.vocab)

@@ -25,7 +25,7 @@ def own_cache(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_load_is_quick_and_its_background_full(own_cache):
+def test_loads_are_certified_quick_then_full(own_cache):
     """Certificates of the load are stored, and the laws are tried in the background."""
     dispatcher = Dispatcher(Store(), limits={"tokens": 700})
     dispatcher.choose([KernelSpec("add", None, (("width", 5632),))])
@@ -39,7 +39,7 @@ def test_a_load_is_quick_and_its_background_full(own_cache):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such priority")
-def test_it_runs_when_nothing_else_does(own_cache):
+def test_background_trials_have_the_lowest_priority(own_cache):
     """It and its children have the lowest priority, and end with it."""
     with closing(Background([ADD])) as background:
         process = psutil.Process(background.pid)
@@ -59,7 +59,7 @@ os._exit(0)
 """
 
 
-def test_it_ends_with_whoever_had_it(own_cache):
+def test_background_trials_end_with_their_parent(own_cache):
     """Even if its parent had no time to close it."""
     said = output_of(ABANDONED, ADD, cwd=ROOT)
     with suppress(psutil.NoSuchProcess):
@@ -67,8 +67,8 @@ def test_it_ends_with_whoever_had_it(own_cache):
     assert Store().get(find(ADD)) is None
 
 
-def test_a_model_has_one_and_lets_it_go():
-    """It gets the model's kernels, and ends with the model."""
+def test_background_trials_end_with_the_model():
+    """They try the model's kernels, and end with the model."""
     before = set(psutil.Process().children())
     with Engine.load("story", background=True) as engine:
         begun = set(psutil.Process().children()) - before  # those that compile, too, if it is cold

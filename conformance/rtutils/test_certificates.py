@@ -45,7 +45,7 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def told_code(monkeypatch):
+def stubbed_code(monkeypatch):
     """Machine code digests are stubbed, so that nothing is compiled."""
     monkeypatch.setattr("kernels.certificates.code_of", lambda _: CODE)
 
@@ -102,14 +102,13 @@ def changed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("file", "outdated"), EDITS.items(), ids=EDITS)
-def test_an_edit_outdates_what_it_can_change(changed, file, outdated):
-    """Editing a kernel, code that it calls, its reference, its cases or the judge changes the
-    key."""
+def test_edits_invalidate_certificates(changed, file, outdated):
+    """Editing a kernel, its callees, its reference, its cases or the judge changes the key."""
     assert changed[file] == [kernel.name for kernel in outdated]
 
 
-def test_a_key_binds_all_that_a_kernel_is_made_from(monkeypatch):
-    """For every CPU kernel, with the sources' names in place of their digests."""
+def test_keys_bind_all_sources_of_a_kernel(monkeypatch):
+    """Keys of all CPU kernels are compared with their sources' names in place of digests."""
 
     def told(*modules: str, extra: tuple[str, ...] = ()) -> str:
         return " ".join((*modules, *extra, ""))
@@ -127,8 +126,8 @@ def test_a_key_binds_all_that_a_kernel_is_made_from(monkeypatch):
         assert Parts(kernel).modules | of_op <= bound, kernel.name
 
 
-@pytest.mark.usefixtures("told_code")
-def test_a_certificate_holds_only_here_and_now(store, monkeypatch):
+@pytest.mark.usefixtures("stubbed_code")
+def test_certificates_bind_tools_and_machine(store, monkeypatch):
     """It is found again, but not with another version of a tool, nor on another machine."""
     store.add([certificate(SOFTMAX)])
     assert store.get(SOFTMAX) == certificate(SOFTMAX)
@@ -143,7 +142,7 @@ def test_a_certificate_holds_only_here_and_now(store, monkeypatch):
     assert store.get(SOFTMAX) is not None
 
 
-def test_damaged_lines_are_no_certificates(store):
+def test_damaged_lines_are_ignored(store):
     """Partial lines, another file's and unknown levels are ignored; the rest counts."""
     good = json.dumps(asdict(certificate(SOFTMAX)))
     unknown = json.dumps(asdict(replace(certificate(SILU), level="perfect")))
@@ -153,8 +152,8 @@ def test_damaged_lines_are_no_certificates(store):
     assert list(store.load().values()) == [certificate(SOFTMAX)]
 
 
-@pytest.mark.usefixtures("told_code")
-def test_a_store_that_was_never_written_is_empty(store):
+@pytest.mark.usefixtures("stubbed_code")
+def test_a_missing_store_is_empty(store):
     """No file means no certificates; the first one creates its folder."""
     assert store.load() == {}
     nested = Store(store.path.parent / "a" / "b.jsonl")
@@ -162,7 +161,7 @@ def test_a_store_that_was_never_written_is_empty(store):
     assert nested.get(SILU) == certificate(SILU)
 
 
-def test_two_writers_do_not_mix_their_lines(store):
+def test_concurrent_writers_write_whole_lines(store):
     """Certificates appended from several threads at once are all there, each complete."""
     others = [replace(certificate(SILU), key=f"{i:064}", failure="x" * 2000) for i in range(400)]
 
@@ -178,7 +177,7 @@ def test_two_writers_do_not_mix_their_lines(store):
     assert store.load() == {one.key: one for one in others}
 
 
-@pytest.mark.usefixtures("told_code")
+@pytest.mark.usefixtures("stubbed_code")
 def test_deep_outranks_quick(store):
     """A quick pass hides neither a deep pass nor a deep failure, but a quick failure counts; those
     of other machine code do not."""
@@ -206,8 +205,8 @@ def options() -> Iterator[Kernel]:
     return (k for k in known if k.numerics == "exact" and not k.missing())
 
 
-@pytest.mark.usefixtures("told_code")
-def test_a_failed_kernel_gives_way_to_the_next(store):
+@pytest.mark.usefixtures("stubbed_code")
+def test_a_failed_kernel_is_replaced_by_the_next(store):
     """The engine uses the best variant that passed, and the notes say why not a better one."""
     first, second, *_ = options()
     store.add([certificate(first, failure="out[3] is 7"), certificate(second)])
@@ -216,7 +215,7 @@ def test_a_failed_kernel_gives_way_to_the_next(store):
     assert dispatcher.notes == [f"{first.name} failed its trial and is not used: out[3] is 7"]
 
 
-@pytest.mark.usefixtures("told_code")
+@pytest.mark.usefixtures("stubbed_code")
 def test_strict_mode_takes_no_other_variant(store):
     """In strict mode a failed certificate is an error that names kernel and reason."""
     first, second, *_ = options()
@@ -225,7 +224,7 @@ def test_strict_mode_takes_no_other_variant(store):
         Dispatcher(store, strict=True).choose([NEED])
 
 
-@pytest.mark.usefixtures("told_code")
+@pytest.mark.usefixtures("stubbed_code")
 def test_without_a_certified_kernel_nothing_runs(store):
     """When every variant failed, choosing is an error with the last reason."""
     store.add([certificate(kernel, failure="wrong") for kernel in options()])
@@ -233,14 +232,14 @@ def test_without_a_certified_kernel_nothing_runs(store):
         Dispatcher(store).choose([NEED])
 
 
-@pytest.mark.usefixtures("told_code")
-def test_a_variant_can_be_asked_for(store):
+@pytest.mark.usefixtures("stubbed_code")
+def test_a_variant_can_be_requested(store):
     """A variant requested by name is used although a better one passed."""
     store.add([certificate(kernel) for kernel in options()])
     assert Dispatcher(store, variant="scalar").choose([NEED])[NEED].variant == "scalar"
 
 
-def test_what_has_no_certificate_is_tried_and_told(store):
+def test_missing_certificates_are_made_and_reported(store):
     """Missing certificates are made by child processes, stored, and reported one by one."""
     told: list[Trials] = []
     needs = [KernelSpec("relu"), KernelSpec("add")]
@@ -264,8 +263,8 @@ time.sleep(100)
 """
 
 
-def test_what_is_not_done_in_time_has_no_certificate(store, tmp_path, monkeypatch):
-    """Not even a failed one."""
+def test_a_trial_beyond_the_timeout_has_no_certificate(store, tmp_path, monkeypatch):
+    """A trial that does not end in time leaves no certificate, not even a failed one."""
     (tmp_path / "slow_trial.py").write_text(SLOW)
     monkeypatch.syspath_prepend(str(tmp_path))
     told = json.dumps({"certificate": asdict(certificate(SOFTMAX))})
@@ -275,7 +274,7 @@ def test_what_is_not_done_in_time_has_no_certificate(store, tmp_path, monkeypatc
     assert store.load() == {certificate(SOFTMAX).key: certificate(SOFTMAX)}
 
 
-def test_keys_are_unlike_for_unlike_kernels():
+def test_keys_are_distinct():
     """No two kernels of the table share a key."""
     assert len({Key.of(kernel).digest for kernel in KERNELS}) == len(KERNELS)
 
@@ -317,7 +316,7 @@ def test_crashes_and_hangs_are_recorded_as_failures(tmp_path):
     [(-np.nan, False), (1.0, True), (np.inf, True)],
     ids=["a NaN of another sign", "a number", "an infinity"],
 )
-def test_the_sign_of_a_nan_is_nobodys(other, differs):
+def test_the_sign_of_a_nan_is_unspecified(other, differs):
     """Runs give the same bits, except that the sum of two NaN has the sign of either."""
     one, two = (np.array([0.0, value], np.float32) for value in (np.nan, other))
     assert bool(differing({"out": one}, {"out": two})) == differs

@@ -189,11 +189,11 @@ PLANTED: dict[str, tuple[Build, str]] = {
 
 
 @pytest.mark.parametrize(("build", "complaint"), PLANTED.values(), ids=PLANTED.keys())
-def test_what_lasts_or_looks_around_is_refused(build, complaint):
+def test_state_and_environment_access_is_refused(build, complaint):
     assert complaint in construction_of(share_with(build).function)
 
 
-def test_assembly_that_only_keeps_an_order_may_stand():
+def test_empty_assembly_is_allowed():
     """Its result is its operand, and it has no instruction."""
     assert not construction_of(share_with(empty_assembly("=x,0")).function)
 
@@ -232,7 +232,7 @@ def reads_a_table(args, thread, n_threads):
         (reads_a_table, ""),
     ],
 )
-def test_what_is_for_others_than_kernels_and_what_is_for_all(kernel, complaint):
+def test_constructs_allowed_for_helpers_and_kernels(kernel, complaint):
     found = construction_of(kernel)
     assert found.startswith(complaint) if complaint else not found
 
@@ -248,13 +248,13 @@ def returns_a_new_array(args, thread, n_threads):
 
 
 @pytest.mark.parametrize("kernel", [allocates, returns_a_new_array])
-def test_an_array_of_its_own_is_refused_in_one_line(kernel):
+def test_allocations_are_refused(kernel):
     with pytest.raises(TypeError, match=f"^{kernel.__name__} makes an array.*`scratch`"):
         optimised(kernel)
 
 
-def test_a_kernel_so_made_is_refused_without_being_run():
-    """By its trial, with one plain line: running this one would end the process."""
+def test_forbidden_kernels_are_refused_without_running():
+    """The trial refuses this one, which would end the process, with one plain line."""
     kernel = Kernel("relu", "planted", share_with(calling("abort", VOID)))
     certificate = demanded(kernel)
     assert certificate.cases == 0

@@ -33,7 +33,7 @@ AXES = {"tokens": (0, 513), "hidden": (1, 14336), "out": (1, 65600)}
     ],
     ids=["small", "many tokens", "large", "tried", "another", "tried, many tokens"],
 )
-def test_what_is_covered(shape, shapes, covered):
+def test_covered_sizes(shape, shapes, covered):
     """Small sizes, and combinations that were tried; up to as many tokens as were tried at once."""
     assert covers(LINEAR, AXES, shapes, shape) == covered
 
@@ -85,7 +85,7 @@ def test_a_node_beyond_is_tried_once(tmp_path):
     assert [shape["width"] for shape in kept.shapes] == [11008, 5632]
 
 
-def test_rows_of_heads_are_tried_as_tokens(tmp_path):
+def test_rows_per_head_are_tried_as_tokens(tmp_path):
     """A node with a row for each head of each token is tried with as many."""
     store = Store(tmp_path / "certificates.jsonl")
     x = Value("x", "input", "f32", ("tokens*40", 96))
@@ -96,7 +96,7 @@ def test_rows_of_heads_are_tried_as_tokens(tmp_path):
     assert store.get(find("rms_norm/cpu/generic")).axes["tokens"][1] >= 64 * 40
 
 
-def test_rows_that_are_quantised_are_tried_at_their_length():
+def test_quantised_rows_are_tried_at_their_length():
     """Rows of a model's file belong to no node, but are as long."""
     with Team(1) as team:
         formats = Formats(team, [encoding("Q8_0", 4096), decoding("Q8_0", 4096)])
@@ -124,7 +124,7 @@ print(json.dumps([dispatcher.choose([need])[need].variant, dispatcher.notes]))
     ],
     ids=["from token 9 on", "at one model's size", "below an eps"],
 )
-def test_what_is_wrong_for_a_model_does_not_serve_it(tmp_path, edit, hidden, said):
+def test_a_kernel_that_fails_at_a_models_size_is_replaced(tmp_path, edit, hidden, said):
     """The next variant is used, and the note has the failing case."""
     copy = Copy(tmp_path)
     row = "row, target = x[t], out[t]"

@@ -42,7 +42,7 @@ print(json.dumps([Key.of(relu).digest, store.get(relu).failure, relu.share.code.
 """
 
 
-class Living:
+class RunningProcess:
     """The process, waiting for its line."""
 
     def __init__(self, copy: Copy, *words: str) -> None:
@@ -61,52 +61,52 @@ def copy(tmp_path):
     return Copy(tmp_path)
 
 
-def anew(copy: Copy) -> tuple[str, str, str]:
+def in_a_fresh_process(copy: Copy) -> tuple[str, str, str]:
     """The kernel's key, failure and machine code, in a fresh process."""
     key, failure, code = json.loads(copy.python(ANEW))
     return key, failure, code
 
 
-def test_an_edit_is_noticed_before_anything_is_compiled(copy):
-    living = Living(copy)
+def test_edits_are_detected_before_compiling(copy):
+    living = RunningProcess(copy)
     copy.edit(FILE, RIGHT, WRONG)
     said = living.answer()
     assert said == f"EditedError: {copy.folder / FILE} was edited since this process began:" + (
         " start it anew"
     )
     assert not (copy.folder / "cache").exists()
-    assert anew(copy)[1]
+    assert in_a_fresh_process(copy)[1]
 
 
 def test_old_code_is_never_certified_as_new(copy):
     """A process that computed keys before the edit compiles what it imported, and stores it as
     that; the trial, in a process of its own, tries the present file. So the edit, which is wrong,
     is rejected for every later process, and the right source stays certified."""
-    right = anew(copy)
-    living = Living(copy, "before")
+    right = in_a_fresh_process(copy)
+    living = RunningProcess(copy, "before")
     copy.edit(FILE, RIGHT, WRONG)
     assert living.answer() == "relu/cpu/generic"  # what it imported, under its own certificate
-    wrong = anew(copy)
+    wrong = in_a_fresh_process(copy)
     assert right[1] == ""
     assert wrong[1]
     assert all(a != b for a, b in zip(right, wrong, strict=True))
     copy.edit(FILE, WRONG, RIGHT)
-    assert anew(copy) == right
+    assert in_a_fresh_process(copy) == right
 
 
 def test_a_trial_of_other_sources_gives_no_certificate(copy):
     """It computed keys, and had no certificate when the file was edited."""
-    living = Living(copy, "before")
+    living = RunningProcess(copy, "before")
     copy.edit(FILE, RIGHT, WRONG)
     assert living.answer() == (
         "UncertifiedError: relu/cpu/generic changed while it was tried: load again"
     )
-    assert anew(copy)[1]
+    assert in_a_fresh_process(copy)[1]
 
 
-def test_an_edit_taken_back_is_noticed_too(copy):
+def test_reverted_edits_are_detected(copy):
     """Something may have been imported in between; resetting dates does not help."""
-    living = Living(copy)
+    living = RunningProcess(copy)
     path = copy.folder / FILE
     text, dates = path.read_text(), path.stat()
     path.write_text(text.replace(RIGHT, WRONG))
@@ -118,8 +118,8 @@ def test_an_edit_taken_back_is_noticed_too(copy):
 FINGERPRINT = "from kernels.table import find; print(find('relu/cpu/generic').share.fingerprint)"
 
 
-def test_bytecode_of_another_source_is_noticed(copy):
-    """With the same size and date, so that Python takes it for this source's."""
+def test_stale_bytecode_is_detected(copy):
+    """Bytecode of equal size and date is detected, which Python takes for this source's."""
     environment = copy.environment()
     del environment["PYTHONDONTWRITEBYTECODE"]
     path = copy.folder / FILE
@@ -132,7 +132,7 @@ def test_bytecode_of_another_source_is_noticed(copy):
     assert copy.python(f"import shutil; shutil.rmtree('kernels/cpu/__pycache__')\n{FINGERPRINT}")
 
 
-def test_bytecode_of_an_earlier_edit_is_nobodys(copy):
+def test_bytecode_of_an_earlier_edit_is_unused(copy):
     """Python does not use it, and where it cannot write it leaves it there."""
     environment = copy.environment()
     del environment["PYTHONDONTWRITEBYTECODE"]
@@ -171,8 +171,8 @@ print(mine.key, mine.code.kept, values["out"][0])
 """
 
 
-def test_a_share_of_a_notebook_is_told_by_its_code(copy):
-    """By all that it computes with, without a file."""
+def test_notebook_shares_are_identified_by_their_code(copy):
+    """All that a share without a file computes with is in its key."""
     words = [("2", "3"), ("5", "3"), ("2", "4"), ("2", "3")]
     said = [copy.python(HERE, *w).split() for w in words]
     assert [(kept, float(out)) for _, kept, out in said] == [
@@ -197,7 +197,7 @@ print(mine.key)
 
 
 @pytest.mark.parametrize("file", [FILE, "kernels/cpu/isa/simd.py"])
-def test_a_share_of_a_notebook_is_told_by_what_it_calls(copy, file):
+def test_notebook_shares_are_identified_by_their_calls(copy, file):
     """Code in our rooms, with all that it imports."""
     before = copy.python(CALLING)
     with (copy.folder / file).open("a") as source:

@@ -67,7 +67,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def kept_in(folder: Path) -> Path:
+def files_in(folder: Path) -> Path:
     (path,) = (folder / "compiled").iterdir()
     return path
 
@@ -80,7 +80,7 @@ def fresh(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def test_what_was_compiled_is_found_again(folder):
+def test_compiled_code_is_reloaded(folder):
     first, second, other = share_of(3), share_of(3), share_of(4)
     assert [result(share) for share in (first, second, other)] == [3, 3, 4]
     assert [share.code.kept for share in (first, second, other)] == [False, True, False]
@@ -96,7 +96,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("name", "value"), SETTINGS, ids=[name for name, _ in SETTINGS])
-def test_settings_are_in_the_key(name, value, monkeypatch):
+def test_keys_bind_compiler_settings(name, value, monkeypatch):
     share, key = share_of(3).key, Key.of(RELU).digest
     monkeypatch.setattr(config, name, value)
     from kernels.provenance import cpu_features, machine
@@ -118,7 +118,7 @@ print(Key.of(relu).digest, relu.share.code.kept, code_of(relu))
 """
 
 
-def test_code_of_another_setting_is_compiled_apart(tmp_path):
+def test_each_setting_has_its_own_code(tmp_path):
     """NUMBA_OPT=1, then the default, then either again: each finds its own."""
     copy = Copy(tmp_path)
     plain = copy.environment()
@@ -132,16 +132,15 @@ def test_code_of_another_setting_is_compiled_apart(tmp_path):
 
 
 @pytest.mark.parametrize("share", [ROUNDING.share, streaming.fetch], ids=repr)
-def test_machine_code_does_not_tell_where_sources_lie(share, folder):
-    """Two environments with equal sources compile the same; both raise, in Numba's sources and in
-    ours."""
+def test_machine_code_is_independent_of_source_paths(share, folder):
+    """Equal sources in two environments compile the same, errors included."""
     homes = [Path(module.__file__).parent.parent for module in (numba, kernels)]
     code = compiled(share.function).object
     assert b".py" in code
     assert not [home for home in homes if str(home).encode() in code]
 
 
-class Planted:
+class MaliciousPickle:
     """A pickle that creates a file when it is loaded."""
 
     def __init__(self, path: Path) -> None:
@@ -151,7 +150,7 @@ class Planted:
         return os.mkdir, (self.path,)
 
 
-SPOILT: dict[str, Callable[[bytes], bytes]] = {
+CORRUPTED: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "a byte short": lambda data: data[:-1],
     "half": lambda data: data[: len(data) // 2],
@@ -163,13 +162,13 @@ SPOILT: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
-def test_damaged_code_is_compiled_anew(spoil, folder, capfd):
-    """With one line, and once: the damaged file is replaced."""
+@pytest.mark.parametrize("corrupt", CORRUPTED.values(), ids=CORRUPTED.keys())
+def test_damaged_code_is_recompiled(corrupt, folder, capfd):
+    """A damaged file is replaced, with one line, once."""
     digest = share_of(5).code.digest
-    path = kept_in(folder)
+    path = files_in(folder)
     whole = path.read_bytes()
-    path.write_bytes(spoil(whole))
+    path.write_bytes(corrupt(whole))
     again, third = share_of(5), share_of(5)
     assert (result(again), again.code.kept, again.code.digest) == (5, False, digest)
     (line,) = capfd.readouterr().err.splitlines()
@@ -182,12 +181,12 @@ def test_pickles_are_not_read(folder, tmp_path):
     share = share_of(5)
     assert result(share) == 5
     planted = tmp_path / "planted"
-    kept_in(folder).write_bytes(pickle.dumps(Planted(planted)))
+    files_in(folder).write_bytes(pickle.dumps(MaliciousPickle(planted)))
     assert result(share_of(5)) == 5
     assert not planted.exists()
 
 
-def test_code_of_another_share_is_not_taken(folder):
+def test_code_of_another_share_is_not_used(folder):
     """The second share's code under the first one's name is compiled anew."""
     first, second = share_of(6), share_of(7)
     assert [result(first), result(second)] == [6, 7]
@@ -204,7 +203,7 @@ def certified(kernel: Kernel, code: str) -> Certificate:
     )
 
 
-def test_other_code_than_was_tried_has_no_certificate(folder):
+def test_untried_code_has_no_certificate(folder):
     """Replaced with a valid header: it is intact, but was not tried."""
     store = Store()
     tried = code_of(fresh(RELU))
@@ -225,8 +224,8 @@ def test_other_code_than_was_tried_has_no_certificate(folder):
         fresh(RELU)
 
 
-def test_a_certificate_without_code_is_none(folder):
-    """As written before certificates had a digest; a failure still counts."""
+def test_certificates_without_a_code_digest_are_ignored(folder):
+    """Older certificates lack the digest; their failures still count."""
     store = Store()
     store.add([certified(RELU, "")])
     assert store.get(RELU) is None
@@ -238,17 +237,17 @@ def test_a_certificate_without_code_is_none(folder):
 
 
 @posix
-def test_the_folder_is_ours_alone(folder, capfd):
+def test_the_cache_folder_is_private(folder, capfd):
     Store().add([certified(RELU, "code")])
     share_of(3).compile()
     modes = [stat.S_IMODE(p.stat().st_mode) for p in (folder, folder / "compiled")]
-    files = [stat.S_IMODE(p.stat().st_mode) for p in (Store().path, kept_in(folder))]
+    files = [stat.S_IMODE(p.stat().st_mode) for p in (Store().path, files_in(folder))]
     assert (modes, files) == ([0o700] * 2, [0o600] * 2)
     assert not capfd.readouterr().err
 
 
 @posix
-def test_a_folder_open_to_others_is_closed(folder, capfd):
+def test_permissions_of_the_cache_folder_are_restricted(folder, capfd):
     share_of(3).compile()
     for path in (folder, folder / "compiled"):
         path.chmod(0o777)
@@ -268,7 +267,7 @@ def test_files_that_others_can_write_are_not_used(folder, capfd):
     store = Store()
     store.add([certified(RELU, "code")])
     share_of(3).compile()
-    path = kept_in(folder)
+    path = files_in(folder)
     for file in (path, store.path):
         file.chmod(0o666)
     assert store.load() == {}
@@ -283,7 +282,7 @@ def test_files_that_others_can_write_are_not_used(folder, capfd):
 
 
 @posix
-def test_another_users_folder_is_not_looked_at(folder, monkeypatch, capfd):
+def test_another_users_folder_is_not_used(folder, monkeypatch, capfd):
     store = Store()
     store.add([certified(RELU, "code")])
     share_of(3).compile()
@@ -305,9 +304,9 @@ def test_another_users_folder_is_not_looked_at(folder, monkeypatch, capfd):
 
 
 @posix
-def test_a_pipe_in_the_cache_is_not_waited_for(folder):
+def test_pipes_in_the_cache_are_ignored(folder):
     share_of(3).compile()
-    path = kept_in(folder)
+    path = files_in(folder)
     path.unlink()
     os.mkfifo(path)
     assert result(share_of(3)) == 3
@@ -324,9 +323,8 @@ print(os.environ[INSTEAD].partition(os.pathsep)[0])
 """
 
 
-def test_without_a_folder_all_is_in_memory(tmp_path):
-    """Reported before anything is tried, without a trace: the trial's own process gets the machine
-    code from memory."""
+def test_without_a_folder_code_stays_in_memory(tmp_path):
+    """A line says so before any trial, whose process gets the machine code from memory."""
     copy = Copy(tmp_path)
     (tmp_path / "file").write_text("")
     environment = copy.environment() | {"ASSAY_CACHE": str(tmp_path / "file" / "cache")}
@@ -338,7 +336,7 @@ def test_without_a_folder_all_is_in_memory(tmp_path):
     assert not Path(said[2]).exists()
 
 
-def test_a_full_disk_is_said_and_worked_around(folder, monkeypatch, capfd):
+def test_a_full_disk_is_reported(folder, monkeypatch, capfd):
     write = cache._write
 
     def full(path: Path, data: bytes) -> None:

@@ -41,9 +41,8 @@ def test_every_python_block_of_the_readme_runs(block, elsewhere):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.stem)
-def test_what_a_page_shows_works(page, tmp_path):
-    """Files, edits, commands and programs of a page, in order; pages with edits of rooms run in a
-    copy."""
+def test_examples_of_a_page_work(page, tmp_path):
+    """A page's files, edits, commands and programs work in order, in a copy if it edits rooms."""
     shown, place = list(blocks(page)), Place(tmp_path)
     if any(block.is_of_a_room for block in shown):
         place = place.copied()
@@ -68,7 +67,7 @@ def test_make_targets_exist(page):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_an_edit_that_a_page_shows_is_made_once():
+def test_page_edits_match_exactly_once():
     """Lines that occur once are replaced; otherwise the page is wrong."""
     diff = " a\n-b\n+c\n"
     assert edited("a\nb\na\n", diff) == "a\nc\na\n"
@@ -83,7 +82,7 @@ GLOSSARY = re.findall(
 
 
 @pytest.mark.parametrize(("words", "file"), GLOSSARY, ids=lambda value: value.replace("`", ""))
-def test_the_glossary_knows_where_a_word_is(words, file):
+def test_the_glossarys_files_have_its_words(words, file):
     """The file exists, and contains each name that the row marks as code."""
     text = (ROOT / file).read_text()
     for name in re.findall(r"`(\w+)`", words):

@@ -57,7 +57,7 @@ for name, level in (("nope", "quick"), ("relu/cpu/generic", "deep")):
 """
 
 
-def spoil(folder: Path, *more: str) -> Path:
+def write_shadowing_files(folder: Path, *more: str) -> Path:
     """Put files there, named like our rooms, that end a program that imports them."""
     for name in (*OURS, *more):
         path = folder / name
@@ -70,33 +70,33 @@ def spoil(folder: Path, *more: str) -> Path:
 @pytest.mark.parametrize(
     ("face", "commands"), CASES, ids=lambda x: x if isinstance(x, str) else x[0].split()[0]
 )
-def test_files_of_our_names_do_no_harm(face, commands, tmp_path):
+def test_shadowing_files_do_no_harm(face, commands, tmp_path):
     """Every command does what it does elsewhere, and so do its children."""
     program, path, more = FACES[face]
     own = {"ASSAY_RESULTS": str(tmp_path / "results"), "PYTHONPATH": path}
     for command in commands:
-        where = spoil(tmp_path, more)
+        where = write_shadowing_files(tmp_path, more)
         done = run(*program, *shlex.split(command), cwd=where, env={**os.environ, **own})
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()
 
 
-def test_the_names_are_those_that_editors_see(tmp_path):
+def test_lazy_names_are_those_of_type_checkers(tmp_path):
     """Each is imported lazily, from where a type checker is told that it is."""
-    done = python(NAMES, cwd=spoil(tmp_path))
+    done = python(NAMES, cwd=write_shadowing_files(tmp_path))
     assert done.returncode == 0, done.stderr
 
 
-def test_the_package_beside_modules_of_our_names(tmp_path):
+def test_the_package_beside_shadowing_modules(tmp_path):
     """The engine, one op and the frames are ours; the user's own data stays the user's."""
-    spoil(tmp_path).joinpath("data/__init__.py").write_text("OWN = 1\n")
+    write_shadowing_files(tmp_path).joinpath("data/__init__.py").write_text("OWN = 1\n")
     done = python(USE, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
-def test_judging_a_kernel(tmp_path):
+def test_judging_beside_shadowing_files(tmp_path):
     """A child tries it, with such files there; errors are one line."""
-    done = python(JUDGE, cwd=spoil(tmp_path))
+    done = python(JUDGE, cwd=write_shadowing_files(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
         "\"no kernel is called 'nope'\"\nlevel must be quick or full, got 'deep'\n"
@@ -104,7 +104,7 @@ def test_judging_a_kernel(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["engine.py", "bench/__init__.py", "kernels/own.py"])
-def test_a_module_imported_before_is_named(name, tmp_path):
+def test_an_imported_shadowing_module_is_named(name, tmp_path):
     """A user's module with one of our names is reported by its file, in one line."""
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)

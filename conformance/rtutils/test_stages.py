@@ -47,7 +47,7 @@ def weight(name: str, rows: int, width: int) -> Value:
     return Value(name, "weight", "u8", (rows, width), "F32")
 
 
-def run_without_waiting(plan: Plan, rng: random.Random) -> None:
+def run_with_late_threads(plan: Plan, rng: random.Random) -> None:
     """Run each stage with its threads as far apart as possible: each finishes before the next one
     starts, or in random order."""
     ready = iter(plan.entries)
@@ -66,20 +66,19 @@ def run_without_waiting(plan: Plan, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "outputs"), [(1, 1), (7, 3), (16, 4)])
-def test_threads_need_not_wait_within_a_stage(model, tokens, outputs):
+def test_no_dependencies_within_a_stage(model, tokens, outputs):
     """However far a thread is ahead within a stage, no bit changes."""
     model.cells.clear()
     rows = range(outputs)
     expected = model.step(range(tokens), range(tokens), [(0,)] * tokens, rows).copy()
     for seed in range(30):
         model.plan.arena[:] = 0xFF  # NaN: nothing is left of the run before
-        run_without_waiting(model.plan, random.Random(seed))
+        run_with_late_threads(model.plan, random.Random(seed))
         assert_array_equal(model.plan.logits[:outputs], expected)
 
 
 def test_a_block_has_eleven_barriers_or_fewer(model):
-    """Projections share a stage, and so do operations on single tokens; attention has two, chunks
-    and their merge."""
+    """Projections share a stage, and so do operations on single tokens."""
     named = [[model.plan.steps[c.step].node.label for c in stage] for stage in model.plan.stages]
     of_block = [stage for stage in named if any(label.startswith("blk.1.") for label in stage)]
     assert len(of_block) <= 12  # the first of them belongs to the block before, too
@@ -104,7 +103,7 @@ def test_independent_calls_share_a_stage():
     assert labels(graph) == [["a", "b"], ["c", "d"]]
 
 
-def test_what_is_read_may_not_be_overwritten():
+def test_overwriting_waits_for_readers():
     """A call that overwrites what another thread may still read waits for it."""
     graph = Graph()
     x = activation("x", "tokens", 32)
@@ -114,7 +113,7 @@ def test_what_is_read_may_not_be_overwritten():
     assert labels(graph) == [["a"], ["b"], ["c"]]
 
 
-def test_own_tokens_follow_without_a_barrier():
+def test_calls_divided_by_tokens_share_a_stage():
     """A chain of calls that are divided by tokens is one stage."""
     graph = Graph()
     h = graph("add", "a", x=X, y=X)
@@ -123,9 +122,8 @@ def test_own_tokens_follow_without_a_barrier():
     assert labels(graph) == [["a", "b", "c"]]
 
 
-def test_other_tokens_are_waited_for():
-    """Gathered rows may be another thread's, even with a division by tokens and as many rows as
-    tokens."""
+def test_gathered_tokens_need_a_barrier():
+    """Gathered rows may be another thread's, even if there are as many as tokens."""
     for size in ("outputs", "tokens"):
         graph = Graph()
         h = graph("silu", "a", x=X)
@@ -135,7 +133,7 @@ def test_other_tokens_are_waited_for():
         assert labels(graph) == [["a"], ["b", "c"]]
 
 
-def test_tokens_under_other_dimensions_are_waited_for():
+def test_different_divisions_need_a_barrier():
     """If two calls divide a value by different sizes, a thread's parts differ."""
     graph = Graph()
     h = graph("silu", "a", x=X)
@@ -181,7 +179,7 @@ def two_pass_plan(team: Team, splits: str) -> tuple[Plan, dict[str, Array]]:
 
 
 @pytest.mark.parametrize("splits", ["", "tokens"])
-def test_second_shares_wait_for_the_first(splits):
+def test_second_passes_wait_for_the_first(splits):
     """A kernel of two shares has a barrier between, and exclusive scratch memory for both."""
     with Team(THREADS) as team:
         plan, arrays = two_pass_plan(team, splits)
@@ -209,7 +207,7 @@ def run_one(kernel: Kernel, x: Array, out: Array) -> None:
     bind(kernel, {"x": x}, {"out": out})()
 
 
-def test_scratch_is_asked_for_with_every_size(model):
+def test_scratch_gets_every_size(model):
     """Sizes that occur only in products of axes are passed, as for the limits."""
     (step, *_) = (s for s in model.plan.steps if s.node.op == "attention")
     shape, config = shape_of(step.node, model.limits), model.config
@@ -217,7 +215,7 @@ def test_scratch_is_asked_for_with_every_size(model):
     assert shape.items() >= {"tokens": 16, "capacity": 64, **sizes}.items()
 
 
-def test_an_idle_program_does_nothing_as_often(model):
+def test_an_idle_program_has_the_plans_barriers(model):
     """It has the plan's stages, and neither reads nor writes."""
     idle = model.plan.idle()
     assert idle.entries == model.plan.program.entries == len(model.plan.stages)

@@ -43,7 +43,7 @@ def test_a_warm_start_imports_what_it_needs():
     assert sorted(loaded & LEFT) == []
 
 
-def test_frames_have_room():
+def test_python_frames_need_no_system_calls():
     """At the end of a chunk of frames, each call would allocate another one."""
     without, with_room = map(int, output_of(DEEP).split())
     assert with_room < 100 < 500 <= without

@@ -27,7 +27,7 @@ def test_a_walk_passes_at_most_eight_files(walk: list[tuple[str, str]]) -> None:
                 assert re.search(rf"\b(def|class) {name}\b", source), f"{file} has no {name}"
 
 
-def test_a_token_takes_no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walks_cover_all_callers_of_the_team(monkeypatch: pytest.MonkeyPatch) -> None:
     """All callers of the threads are on the page."""
     callers: set[str] = set()
     run = Team.run

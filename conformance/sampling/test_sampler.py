@@ -65,12 +65,12 @@ TOP = int(logits_at(0).argmax())
         replace(GREEDY, logits_processors=[lambda _, logits: -logits]),
     ],
 )
-def test_whoever_wants_more_than_the_likeliest_token_gets_logits(params):
-    """Every parameter that may choose another token, or returns more than its log-probability."""
+def test_argmax_suffices_only_for_greedy_parameters(params):
+    """Parameters that may choose another token, or return more, need logits."""
     assert Sampler(params, VOCAB, EOG).argmax_bans is None
 
 
-def test_the_likeliest_token_must_not_end_a_text_too_early():
+def test_argmax_respects_banned_end_tokens():
     """An ignored end never may, and before min_tokens stop tokens must not, either."""
     endless = Sampler(replace(GREEDY, ignore_eos=True), VOCAB, EOG)
     long = Sampler(replace(GREEDY, min_tokens=1, stop_token_ids=[TOP]), VOCAB, EOG)
@@ -80,8 +80,8 @@ def test_the_likeliest_token_must_not_end_a_text_too_early():
     assert (endless.argmax_bans, long.argmax_bans) == (frozenset(EOG), frozenset())
 
 
-def test_the_likeliest_token_is_the_one_that_is_sampled():
-    """With its log-probability; once min_tokens no longer bans the end."""
+def test_argmax_equals_greedy_sampling():
+    """They have the same log-probability, once min_tokens no longer bans the end."""
     logits = logits_at(0)
     exact = logits.astype(np.float64)
     found = Argmax(TOP, float(logits[TOP] - np.log(np.exp(exact).sum())))
@@ -147,7 +147,7 @@ def oracle(params: SamplingParams, prompt: list[int], steps: int) -> list[int]:
 
 
 @pytest.mark.parametrize("params", [EVERYTHING, MOSTLY_FILTERS, MOSTLY_EDITS])
-def test_the_chain_is_that_of_llama_cpp(params):
+def test_the_chain_equals_llama_cpps(params):
     """With all stages on, the sampler equals the formulas in llama.cpp's order."""
     prompt = [4, 5, 6, 4, 5]
     text = text_of(Sampler(params, VOCAB, EOG, prompt=prompt), 80)
@@ -176,7 +176,7 @@ def test_the_chain_is_that_of_llama_cpp(params):
         ({"mirostat": 1}, ("mirostat_v1", "draw")),
     ],
 )
-def test_stages_that_are_off_do_not_run(options, ops):
+def test_disabled_stages_do_not_run(options, ops):
     """Defaults sample from the plain distribution; each setting adds its own stage and no other."""
     assert chain(SamplingParams(**options)) == ops
 
@@ -208,7 +208,7 @@ def test_without_a_seed_texts_differ():
 
 @pytest.mark.parametrize("drawn", [0, 10])
 @pytest.mark.parametrize("options", [{}, {"mirostat": 1}, {"mirostat": 2}, {"penalty_last_n": 4}])
-def test_a_restored_sampler_goes_on_alike(options, drawn):
+def test_restored_samplers_continue_token_for_token(options, drawn):
     """State through JSON into a new sampler continues the text token for token."""
     params = SamplingParams(seed=3, repetition_penalty=1.3, frequency_penalty=2.0, **options)
     first = Sampler(params, VOCAB, prompt=[1, 1, 5])
@@ -279,7 +279,7 @@ def test_bans_and_allowances():
     assert greedy(logit_bias={2: -math.inf, 6: 1.5}) == 6
 
 
-def test_penalties_look_where_they_should():
+def test_ranges_of_penalties():
     """By default repetition includes the prompt and presence does not; a window forgets."""
 
     def counts(last: int | None) -> tuple[list[int], list[int]]:
@@ -294,7 +294,7 @@ def test_penalties_look_where_they_should():
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_mirostat_steers_the_surprise(version):
+def test_mirostat_reaches_tau(version):
     """Over many tokens the mean surprise approaches tau."""
     vocab, tau = 1000, 3.0
     logits = (-1.1 * np.log(np.arange(1, vocab + 1))).astype(np.float32)
@@ -321,9 +321,8 @@ def test_mirostat_steers_the_surprise(version):
         ([0] * 4, {"logits_processors": [lambda _, x: x * np.float32(np.nan)]}, "logits are NaN"),
     ],
 )
-def test_logits_without_a_choice_are_refused(logits, options, message):
-    """NaN, infinities, wrong sizes and total bans are one plain error, for tokens and for
-    distributions."""
+def test_logits_without_a_valid_token_are_refused(logits, options, message):
+    """NaN, infinities, wrong sizes and total bans are one plain error."""
     sampler = Sampler(SamplingParams(**options), 4, prompt=[0])
     for ask in (sampler.sample, sampler.distribution):
         with pytest.raises(SamplingError, match=message):
@@ -380,13 +379,13 @@ def test_bad_parameters_are_named(options, message):
         ({"dry_multiplier": 1.0}, "takes token ids, not the text"),
     ],
 )
-def test_a_sampler_wants_tokens_of_its_vocabulary(options, message):
+def test_unknown_token_ids_are_refused(options, message):
     """Ids outside the vocabulary and texts are refused when the sampler is made."""
     with pytest.raises(SamplingError, match=message):
         Sampler(SamplingParams(**options), VOCAB)
 
 
-def test_texts_become_tokens():
+def test_texts_in_parameters_are_tokenised():
     """in_tokens tokenises bad words with and without a space, and breakers by their last token."""
 
     def encode(text: str) -> list[int]:
@@ -412,9 +411,8 @@ DRAWN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("params", [EVERYTHING, *(SamplingParams(seed=7, **o) for o in DRAWN)])
-def test_distributions_are_what_samples_are_drawn_from(params):
-    """`distribution` and `draw` with the same random numbers give the tokens, log-probabilities and
-    state of `sample`."""
+def test_distribution_and_draw_equal_sample(params):
+    """With the same random numbers they give `sample`'s tokens, log-probabilities and state."""
     one, two = (Sampler(params, VOCAB, EOG, prompt=[4, 5, 4]) for _ in range(2))
     for step in range(200):
         sampled, p = one.sample(logits_at(step)), two.distribution(logits_at(step))
@@ -428,7 +426,7 @@ def test_distributions_are_what_samples_are_drawn_from(params):
 
 
 @pytest.mark.parametrize("params", [EVERYTHING, MOSTLY_FILTERS, SamplingParams(mirostat=2, seed=1)])
-def test_distributions_are_zero_where_the_chain_cuts(params):
+def test_distributions_equal_the_chains_softmax(params):
     """They are the softmax of the chain's result, float64, and sum to one."""
     sampler = Sampler(params, VOCAB, EOG)
     cut = 0
@@ -446,8 +444,7 @@ def test_distributions_are_zero_where_the_chain_cuts(params):
 
 
 def test_a_missing_kernel_is_named():
-    """A sampler with given kernels adds none of its own; missing ones of distributions are reported
-    on use."""
+    """A sampler with given kernels adds none; a missing one is reported on use."""
     with pytest.raises(SamplingError, match="need a kernel of top_p, none was given"):
         Sampler(SamplingParams(top_p=0.5), VOCAB, kernels={"draw": from_reference("draw")})
     params = SamplingParams()
@@ -491,7 +488,7 @@ def test_vllms_order(temperature):
     assert sum(one != other for one, other in sizes) > 30
 
 
-def test_vllms_end():
+def test_vllms_ignore_eos():
     """With ignore_eos the end may be sampled, as any token."""
     asked = SamplingParams(temperature=0, ignore_eos=True, order="vllm", logit_bias={EOG[0]: 99.0})
     assert Sampler(asked, VOCAB, EOG).sample(logits_at(0)).token == EOG[0]

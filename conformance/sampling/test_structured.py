@@ -58,7 +58,7 @@ def is_nested(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Format:
     asked: StructuredOutputsParams
     is_valid: Callable[[str], bool]
 
@@ -68,14 +68,15 @@ def matches(pattern: str) -> Callable[[str], bool]:
 
 
 CHOICE = ["yes", "no", 'may"be\\', "yes, é"]
-FORMS = {
-    "schema": Form(StructuredOutputsParams(json=PERSON), is_a_person),
-    "object": Form(StructuredOutputsParams(json_object=True), is_an_object),
-    "schema as text": Form(StructuredOutputsParams(json=json.dumps(PERSON)), is_a_person),
-    "regex": Form(StructuredOutputsParams(regex=r"[a-c]{2,5}-\d{3}"), matches(r"[a-c]{2,5}-\d{3}")),
-    "choice": Form(StructuredOutputsParams(choice=CHOICE), CHOICE.__contains__),
-    "gbnf": Form(StructuredOutputsParams(grammar=GBNF), is_nested),
-    "lark": Form(StructuredOutputsParams(grammar=LARK), matches("<[é-ü]{1,3}( [é-ü]{1,3})?>")),
+CODE = r"[a-c]{2,5}-\d{3}"
+EXAMPLES = {
+    "schema": Format(StructuredOutputsParams(json=PERSON), is_a_person),
+    "object": Format(StructuredOutputsParams(json_object=True), is_an_object),
+    "schema as text": Format(StructuredOutputsParams(json=json.dumps(PERSON)), is_a_person),
+    "regex": Format(StructuredOutputsParams(regex=CODE), matches(CODE)),
+    "choice": Format(StructuredOutputsParams(choice=CHOICE), CHOICE.__contains__),
+    "gbnf": Format(StructuredOutputsParams(grammar=GBNF), is_nested),
+    "lark": Format(StructuredOutputsParams(grammar=LARK), matches("<[é-ü]{1,3}( [é-ü]{1,3})?>")),
 }  # fmt: skip
 SAMPLING: list[dict[str, Any]] = [
     {"temperature": 0.0},
@@ -96,20 +97,19 @@ def engine(spelling) -> Iterator[Engine]:
 
 def params(form: str, sampling: dict[str, Any]) -> SamplingParams:
     bias = {"logit_bias": ENDS, **sampling}
-    return SamplingParams(max_tokens=200, structured_outputs=FORMS[form].asked, **bias)
+    return SamplingParams(max_tokens=200, structured_outputs=EXAMPLES[form].asked, **bias)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EXAMPLES)
 def test_every_answer_is_valid(engine, form):
-    """For any sampling; most are complete, and there are several. Truncated ones are valid
-    prefixes."""
+    """Answers are valid for any sampling, most complete; truncated ones are valid prefixes."""
     whole = set()
     asked = [replace(params(form, one), seed=seed) for one in SAMPLING for seed in range(5)]
     for result in engine.generate([TEXT] * len(asked), asked):
         assert result.error is None
         (output,) = result.outputs
         if output.finish_reason == "stop":
-            assert FORMS[form].is_valid(output.text), output.text
+            assert EXAMPLES[form].is_valid(output.text), output.text
             whole.add(output.text)
         else:
             assert output.finish_reason == "length"
@@ -117,9 +117,9 @@ def test_every_answer_is_valid(engine, form):
     assert len(whole) >= 3
 
 
-def test_the_same_alone_among_others_and_with_drafts(engine, spelling):
-    """Bit for bit, logprobs included, next to answers of other formats and of none."""
-    asked = [params(form, one) for form in FORMS for one in SAMPLING]
+def test_batches_and_drafts_change_no_bit(engine, spelling):
+    """Logprobs included, answers keep their bits beside others of any format or none."""
+    asked = [params(form, one) for form in EXAMPLES for one in SAMPLING]
     asked += [SamplingParams(max_tokens=20, **one) for one in SAMPLING]
     together = engine.generate([TEXT] * len(asked), asked)
     drafts = (PromptLookup(4, prompt_lookup_min=1), Linear(3, draft_p_min=0.0, adaptive=False))
@@ -139,7 +139,7 @@ SHORT = ["abc", "ac", "ba", "cab"]
 LIKED = dict.fromkeys((EOS, *(LETTERS + 1 + i for i in range(3))), 12.0)  # of drafts: a to c
 
 
-def law(engine: Engine, path: tuple[int, ...] = ()) -> dict[tuple[int, ...], float]:
+def distribution_of(engine: Engine, path: tuple[int, ...] = ()) -> dict[tuple[int, ...], float]:
     """The probability of each derivation of one of SHORT, by the softmax after masking."""
     if path[-1:] == (EOS,):
         return {path: 1.0}
@@ -152,14 +152,14 @@ def law(engine: Engine, path: tuple[int, ...] = ()) -> dict[tuple[int, ...], flo
     return {
         way: p * shares[token] / shares.sum()
         for token in np.flatnonzero(shares).tolist()
-        for way, p in law(engine, (*path, token)).items()
+        for way, p in distribution_of(engine, (*path, token)).items()
     }
 
 
-def test_drafts_that_are_drawn(engine, spelling):
+def test_sampled_drafts_keep_the_distribution(engine, spelling):
     """Verified by rejection against the masked distribution, answers are valid, and each derivation
     is as frequent as the formula says: a false alarm once in 10^9."""
-    ways = law(engine)
+    ways = distribution_of(engine)
     numbers = {way: number for number, way in enumerate(ways)}
     drawn = Linear(3, draft_p_min=0, adaptive=False, sampling=SamplingParams(logit_bias=LIKED))
     counts, drafted = np.zeros(len(ways), int), 0
@@ -225,7 +225,7 @@ def test_a_real_vocabulary():
         ({"regex": "a", "json_object": True}, "has regex and json_object: want one of"),
     ],
 )  # fmt: skip
-def test_what_is_no_form(engine, asked, message):
+def test_invalid_formats_are_refused(engine, asked, message):
     """One line, before anything is evaluated; in a batch it is that prompt's error."""
 
     def ask() -> None:
@@ -247,7 +247,7 @@ def test_what_is_no_form(engine, asked, message):
     assert first.text in CHOICE
 
 
-def test_what_cannot_go_together(engine):
+def test_formats_without_a_valid_token_end_in_one_line(engine):
     """Bans of all valid tokens end the answer with one line."""
     form = StructuredOutputsParams(choice=["yes"])
     asked = SamplingParams(structured_outputs=form, allowed_token_ids=[LETTERS + 1])
@@ -271,7 +271,7 @@ def test_response_formats():
             of(wrong)
 
 
-def test_without_the_package(engine, spelling, monkeypatch):
+def test_missing_package_names_what_to_install(engine, spelling, monkeypatch):
     """The error says what to install; nothing else needs it."""
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with Engine.load(spelling, threads=1, context=64) as other:

@@ -20,7 +20,7 @@ ENDLESS = SamplingParams(max_tokens=None, temperature=0, logit_bias={EOS: -np.in
 
 
 @pytest.fixture(scope="module")
-def lonely(spelling) -> Iterator[Engine]:
+def answer_alone(spelling) -> Iterator[Engine]:
     with Engine.load(spelling, **OPTIONS) as engine:
         yield engine
 
@@ -39,7 +39,7 @@ def params(i: int) -> SamplingParams:
     return SamplingParams(max_tokens=1 + i % 9, seed=i, n=1 + i % 2, logprobs=i % 3 or None)
 
 
-def test_many_tasks_hear_what_each_would_alone(spelling, lonely):
+def test_many_tasks_get_the_answers_of_each_alone(spelling, answer_alone):
     """100 tasks at any time, some of which stream, some wait, some stop early; of several prompts
     one that is too long fails alone."""
     random_ = random.Random(1)
@@ -74,10 +74,10 @@ def test_many_tasks_hear_what_each_would_alone(spelling, lonely):
 
     for i, found in enumerate(serve(spelling, program)):
         prompt = letters(WORDS[i % len(WORDS)])
-        lonely.reset()
-        outputs = lonely.generate(prompt, params(i)).outputs
-        lonely.reset()
-        pieces = list(lonely.stream(prompt, params(i)))
+        answer_alone.reset()
+        outputs = answer_alone.generate(prompt, params(i)).outputs
+        answer_alone.reset()
+        pieces = list(answer_alone.stream(prompt, params(i)))
         match i % 4:
             case 0:
                 assert found == outputs
@@ -112,13 +112,13 @@ def test_a_prompt_that_fails_raises(spelling):
     serve(spelling, program)
 
 
-def test_scores_and_vectors_beside_answers(spelling, lonely):
+def test_scores_and_embeddings_beside_answers(spelling, answer_alone):
     """While more answers than sequences are active, each has the bits that it has alone; a
     cancelled task withdraws its requests; errors go only to their task."""
     pairs = [(letters(word), letters(" and a mat")) for word in WORDS]
-    scores = lonely.score(*map(list, zip(*pairs, strict=True)))
+    scores = answer_alone.score(*map(list, zip(*pairs, strict=True)))
     texts = [letters(word) for word in WORDS]
-    vectors = {pooling: lonely.embed(texts, pooling) for pooling in ("mean", "last", "none")}
+    vectors = {pooling: answer_alone.embed(texts, pooling) for pooling in ("mean", "last", "none")}
 
     async def program(engine: AsyncEngine) -> None:
         answers = [engine.submit(letters(WORDS[i % 7]), params(i)) for i in range(40)]
@@ -131,7 +131,7 @@ def test_scores_and_vectors_beside_answers(spelling, lonely):
         )
         assert found == scores
         assert one == scores[2]
-        np.testing.assert_array_equal(cls, lonely.embed(texts[1], "none", normalize=False)[0])
+        np.testing.assert_array_equal(cls, answer_alone.embed(texts[1], "none", normalize=False)[0])
         for (pooling, wanted), got in zip(vectors.items(), rest, strict=True):
             for row, expected in zip(got, wanted, strict=True):
                 np.testing.assert_array_equal(row, expected, pooling)
@@ -146,16 +146,16 @@ def test_scores_and_vectors_beside_answers(spelling, lonely):
             await engine.score("cat", "")
         for i, answer in enumerate(answers):
             result = await answer.result()
-            lonely.reset()
-            assert result.outputs == lonely.generate(letters(WORDS[i % 7]), params(i)).outputs
+            answer_alone.reset()
+            assert result.outputs == answer_alone.generate(letters(WORDS[i % 7]), params(i)).outputs
         assert not engine._answers
 
     serve(spelling, program)
 
 
 @pytest.mark.parametrize("how", ["answer", "task"])
-def test_cancelled(spelling, how):
-    """By the answer, or by cancelling the waiting task: its sequence is reused."""
+def test_cancellation(spelling, how):
+    """An answer is cancelled by itself or by its waiting task: its sequence is reused."""
 
     async def program(engine: AsyncEngine) -> None:
         for _ in range(4):  # more often than there are sequences
@@ -188,7 +188,7 @@ def test_cancelled(spelling, how):
     serve(spelling, program)
 
 
-def test_closed_with_answers_under_way(spelling):
+def test_closing_with_pending_answers(spelling):
     """Waiting tasks get an error, and later ones too."""
 
     async def program() -> list[Any]:
@@ -210,9 +210,8 @@ def test_closed_with_answers_under_way(spelling):
     assert 0 < len(errors) < 500
 
 
-def test_another_generation(spelling):
-    """A generation started on the engine directly ends the pending answers with one line, and
-    continues."""
+def test_another_generation_ends_pending_answers(spelling):
+    """A direct generation ends the pending answers with one line, and continues."""
 
     async def program(engine: AsyncEngine) -> None:
         answer = engine.submit("a cat", SamplingParams(max_tokens=None, n=400, ignore_eos=True))
@@ -226,7 +225,7 @@ def test_another_generation(spelling):
     serve(spelling, program)
 
 
-def test_a_step_that_fails(spelling, monkeypatch):
+def test_a_failed_step_ends_active_tasks(spelling, monkeypatch):
     """An unexpected error reaches all active tasks; later ones are served."""
 
     async def program(engine: AsyncEngine) -> None:
@@ -245,7 +244,7 @@ def test_a_step_that_fails(spelling, monkeypatch):
     serve(spelling, program)
 
 
-def test_a_loop_that_is_gone(spelling):
+def test_answers_of_a_closed_loop_are_dropped(spelling):
     """Answers of a closed event loop are dropped, and others are served."""
     engine = AsyncEngine(Engine.load(spelling, sequences=3, **OPTIONS))
 

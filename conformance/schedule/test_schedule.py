@@ -45,7 +45,7 @@ FORBIDDEN = {EOS: -np.inf}
 HALF = "\N{REPLACEMENT CHARACTER}"  # of a character whose further bytes never came
 
 
-def spoilt(history: list[int], logits: Array) -> Array:
+def failing_processor(history: list[int], logits: Array) -> Array:
     """A processor that fails from some token on."""
     return logits if len(history) < 30 else logits[:7]
 
@@ -60,7 +60,7 @@ ASKED = [
     SamplingParams(max_tokens=12, seed=5, stop_token_ids=range(LETTERS, LETTERS + 9), min_tokens=4),
     SamplingParams(max_tokens=3, seed=6, prompt_logprobs=0),
     SamplingParams(max_tokens=30, seed=7, xtc_probability=0.5, dry_multiplier=0.8, top_p=0.9),
-    SamplingParams(max_tokens=30, seed=8, n=2, logits_processors=[spoilt]),
+    SamplingParams(max_tokens=30, seed=8, n=2, logits_processors=[failing_processor]),
     SamplingParams(max_tokens=8, seed=9, truncate_prompt_tokens=12),
 ]
 
@@ -112,7 +112,7 @@ def found(read: Reading) -> list[float]:
 
 
 @cache
-def alone_read(prompt: int, hidden: bool, first: int) -> list[float]:
+def read_alone(prompt: int, hidden: bool, first: int) -> list[float]:
     """The same where no other request is active."""
     engine = Machine.lonely
     engine.reset()
@@ -221,7 +221,7 @@ class Machine(RuleBasedStateMachine):
         assert cells.free == cells.capacity - len(held)
         running = self.scheduler._running
         assert slots.free + len(running) == cells.n_sequences
-        assert all(slots.texts[run.slot] == run.next_tokens(0) + _begun(run) for run in running)
+        assert all(slots.texts[run.slot] == run.next_tokens(0) + _evaluated(run) for run in running)
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
@@ -243,23 +243,23 @@ class Machine(RuleBasedStateMachine):
                 if request.error:
                     assert said == alone[: len(said)]
                 elif request.cancelled:
-                    _demand_beginning(said, alone, bool(request.params.stop))
+                    _assert_prefix(said, alone, bool(request.params.stop))
                 else:
                     assert said == alone
         for request, asked in self.readings.items():
             assert request.finished
             assert not request.error
             Watched.seen["read"] += request.read
-            assert request.cancelled or found(request.reading) == alone_read(*asked)
+            assert request.cancelled or found(request.reading) == read_alone(*asked)
         self.shared.text.set_held(self.scheduler.close())
 
 
-def _begun(run) -> list[int]:
+def _evaluated(run) -> list[int]:
     """The evaluated part of a run's text."""
     return (run.request.tokens + run.drawn)[: run.held]
 
 
-def _demand_beginning(found: list[Piece], alone: list[Piece], stops: bool) -> None:
+def _assert_prefix(found: list[Piece], alone: list[Piece], stops: bool) -> None:
     """Assert that a cancelled completion gave a prefix of its full answer, then ended."""
     assert found[-1].finish_reason
     if found[-1].finish_reason == "cancelled":
@@ -272,7 +272,7 @@ def _demand_beginning(found: list[Piece], alone: list[Piece], stops: bool) -> No
 
 
 def test_schedule():
-    """And all rare events have occurred."""
+    """The machine's invariants hold, and all rare events have occurred."""
     more = settings(max_examples=4 * settings.default.max_examples, stateful_step_count=50)
     run_state_machine_as_test(Machine, settings=more)
     least = min(Watched.seen.values())
@@ -303,7 +303,7 @@ def test_a_shared_prefix_is_evaluated_once(scheduler):
     assert [request.cached for request in requests] == [0] + [len(stem)] * 15
 
 
-def test_the_oldest_is_never_put_back(scheduler):
+def test_the_oldest_run_is_never_preempted(scheduler):
     """Of two texts that do not both fit into the cache the first advances in every step, the second
     is preempted, and both are what they are alone."""
     params = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)
@@ -337,8 +337,8 @@ def test_priorities(scheduler):
     assert ended == sorted(range(12), key=lambda i: (-(i % 3), i))
 
 
-def test_very_many_are_cancelled(scheduler):
-    """In no more time than they took to arrive: each is found without a search."""
+def test_cancelling_very_many_requests(scheduler):
+    """It takes no more time than their arrival: each is found without a search."""
     requests = [Request("", letters("cat"), SamplingParams(), -(i % 3)) for i in range(20_000)]
     seconds = []
     for do in (scheduler.add, scheduler.cancel):
@@ -353,9 +353,6 @@ def test_very_many_are_cancelled(scheduler):
     while scheduler.has_work:
         scheduler.step()
     assert last.pieces[-1].finish_reason == "length"
-
-
-# Through the engine
 
 
 def shared() -> Engine:
@@ -373,8 +370,8 @@ def alone(prompt, params: SamplingParams):
         return str(error)
 
 
-def test_results_are_those_of_each_alone():
-    """In the order of the prompts; one that is too long, or empty, fails alone."""
+def test_batched_results_equal_each_alone():
+    """Results are in the order of the prompts; one too long, or empty, fails alone."""
     params = [replace(ASKED[(i + 1) % len(ASKED)], n=1) for i in range(len(PROMPTS))]
     results = shared().generate(PROMPTS, params)
     assert [result.request_id for result in results] == [str(i) for i in range(len(PROMPTS))]
@@ -383,15 +380,15 @@ def test_results_are_those_of_each_alone():
         assert (result.error or result.outputs) == expected
         assert (result.outputs[0].finish_reason == "error") == isinstance(expected, str)
     assert [result.error for result in results if result.error] == [
-        "the logits processor spoilt returned float32 [7]: want logits float32 [286]",
+        "the logits processor failing_processor returned float32 [7]: want logits float32 [286]",
         "the prompt has 45 tokens, the context holds 44: shorten it or load with a larger context",
         "the prompt is empty",
     ]
     assert len({result.text for result in results}) > 8
 
 
-def test_what_is_asked_wrongly():
-    """Reported in one line before anything is evaluated."""
+def test_invalid_requests_are_refused():
+    """Each is reported in one line before anything is evaluated."""
     engine = shared()
     with pytest.raises(EngineError, match=r"^there are 2 prompts, but 1 params$"):
         engine.generate(["a", "b"], [SamplingParams()])
@@ -413,7 +410,7 @@ def test_what_is_asked_wrongly():
 
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.exhaustive)])
 def test_very_many_prompts(count):
-    """At once: few are requested in advance, and memory does not grow."""
+    """Few are requested in advance, and memory does not grow."""
     engine, asked = shared(), 0
     params = SamplingParams(max_tokens=1, temperature=0)
 
@@ -438,8 +435,8 @@ def test_very_many_prompts(count):
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 4])
-def test_cancelled_while_many_go_on(after):
-    """By another thread, after some results: the others end as cancelled, with what they have."""
+def test_cancelling_a_batch_of_prompts(after):
+    """Another thread cancels after some results: the others end with what they have."""
     engine = shared()
     params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
     prompts = [letters(word) for word in ("a", "cat", "dog", "sat", "ran", "mat", "the", "on")]
@@ -459,7 +456,7 @@ def test_cancelled_while_many_go_on(after):
     assert engine.generate(prompts[0], params).text == whole["0"]
 
 
-def test_another_generation_ends_one():
+def test_another_generation_ends_a_batch():
     """Requesting results after another generation has begun is one error line."""
     engine = shared()
     results = engine.as_completed(["cat", "dog", "a"] * 3, SamplingParams(max_tokens=2))
@@ -470,8 +467,8 @@ def test_another_generation_ends_one():
 
 
 @pytest.mark.parametrize("many", [True, False])
-def test_closed_with_answers_under_way(spelling, many):
-    """By another thread, during steps: finished results are returned, the others have an error."""
+def test_closing_with_pending_results(spelling, many):
+    """Another thread closes during steps: finished results are returned, others fail."""
     prompts, begun = [letters("cat")] * 1000, threading.Event()
 
     def watch(_: list[int], logits: Array) -> Array:

@@ -104,7 +104,7 @@ def test_wrong_usage(inside, files, words, line):
 
 
 @pytest.mark.parametrize(("words", "line"), FAULTS)
-def test_faults(inside, files, words, line):
+def test_bad_input_is_one_line(inside, files, words, line):
     """Exit status 1, one line that names the file or the option, and nothing is written."""
     before = sorted(files["folder"].iterdir())
     assert line.format(**files) in fault(inside(*shlex.split(words.format(**files))))

@@ -47,7 +47,7 @@ def answers(out):
 
 
 def test_answers_are_those_of_each_prompt_alone(batch, story):
-    """By line number; empty lines are skipped."""
+    """Answers are by line number; empty lines are skipped."""
     lines = [{"prompt": prompt} for prompt in PROMPTS]
     code, stdout, stderr, found = batch(*lines[:2], "", *lines[2:])
     assert code == 0, stderr
@@ -60,7 +60,7 @@ def test_answers_are_those_of_each_prompt_alone(batch, story):
         assert found[number]["finish_reason"] == one.outputs[0].finish_reason
 
 
-def test_lines_of_every_kind(batch, story):
+def test_kinds_of_lines(batch, story):
     """Messages, tokens, ids, and a line's own parameters."""
     code, _, stderr, found = batch(
         {"id": "talk", "messages": [USER]},
@@ -99,7 +99,7 @@ WRONG = {
 
 
 def test_a_bad_line_fails_alone(batch, story):
-    """With its number and the reason; all others are answered, and the exit code is 1."""
+    """Its number and reason are reported; all others are answered, and the exit code is 1."""
     lines = [json.dumps({"prompt": PROMPTS[0], "id": "same"}), *WRONG, '{"prompt": "The dog"}']
     code, _, stderr, found = batch(*lines)
     assert found.keys() == {"same", len(lines)}
@@ -113,7 +113,7 @@ def test_a_bad_line_fails_alone(batch, story):
     assert len(told) == len(WRONG)
 
 
-def test_what_has_an_answer_is_not_asked_again(batch, tmp_path):
+def test_existing_answers_are_not_recomputed(batch, tmp_path):
     """Existing ids stay; a killed program's partial line is dropped."""
     lines = [{"prompt": prompt} for prompt in PROMPTS]
     *_, whole = batch(*lines)
@@ -166,7 +166,7 @@ def test_a_killed_program_loses_no_answer(tmp_path, story):
         assert found[number]["text"] == alone(story, prompts[number - 1]).text
 
 
-def test_programs_are_told(batch):
+def test_json_progress(batch):
     code, stdout, _, _ = batch({"prompt": "The dog"}, "{", words=(*WORDS, "--json"))
     found = json.loads(stdout)
     assert code == 1
@@ -174,7 +174,7 @@ def test_programs_are_told(batch):
     assert [row["line"] for row in found["failed"]] == [2]
 
 
-def test_quiet_says_nothing(batch):
+def test_quiet_prints_nothing(batch):
     assert batch({"prompt": "The dog"}, words=(*WORDS, "-q"))[:3] == (0, "", "")
 
 
@@ -186,7 +186,7 @@ def test_standard_input(tmp_path, story):
     assert answers(tmp_path / "out")[1]["text"] == alone(story, "The dog").text
 
 
-def test_files_that_will_not_do(inside, tmp_path):
+def test_invalid_files_are_refused(inside, tmp_path):
     """Nothing is written to a file that has no answers, to the prompts' own, or to one in use; a
     file without prompts is empty."""
     out = tmp_path / "out.jsonl"

@@ -24,7 +24,7 @@ def chat(inside):
 
 
 @pytest.fixture
-def told(chat):
+def answers_as_json(chat):
     """The answers as JSON."""
 
     def talk(*lines, words=SHORT):
@@ -38,9 +38,9 @@ def answer(engine, *messages, seed=3, template=None, **more):
     return said(engine, engine.encode_chat(messages, template), max_tokens=6, seed=seed, **more)
 
 
-def test_answers_are_those_of_the_engine(told, story):
-    """For each question with the whole history; an empty line is ignored."""
-    first, second = told("Tell me a story.", "", "   ", "And then?")
+def test_answers_equal_the_engines(answers_as_json, story):
+    """Each question is answered with the whole history; an empty line is ignored."""
+    first, second = answers_as_json("Tell me a story.", "", "   ", "And then?")
     assert first["message"] == "Tell me a story."
     assert first["text"] == answer(story, USER)
     said = {"role": "assistant", "content": first["text"]}
@@ -48,10 +48,9 @@ def test_answers_are_those_of_the_engine(told, story):
     assert second["text"] == answer(story, USER, said, then)
 
 
-def test_retry_undo_and_clear(told, story):
-    """/retry answers anew with the next seed, /undo forgets a question with its answer, /clear
-    all."""
-    first, again, other, third = told(
+def test_retry_undo_and_clear(answers_as_json, story):
+    """/retry answers with the next seed, /undo forgets a question and its answer, /clear all."""
+    first, again, other, third = answers_as_json(
         "Tell me a story.", "/retry", "/undo", "Who?", "/clear", "Tell me a story."
     )
     assert first["text"] == third["text"] == answer(story, USER)
@@ -60,20 +59,20 @@ def test_retry_undo_and_clear(told, story):
     assert other["text"] == answer(story, {"role": "user", "content": "Who?"})
 
 
-def test_a_system_message_stays(told, story):
+def test_a_system_message_stays(answers_as_json, story):
     system = {"role": "system", "content": "Be kind."}
     wanted = answer(story, system, USER, template=TEMPLATES["chatml"])
     words = (*SHORT, "--template", "chatml")
-    (given,) = told(USER["content"], words=(*words, "--system", "Be kind."))
-    (set_,) = told("/system Be kind.", "/clear", USER["content"], words=words)
+    (given,) = answers_as_json(USER["content"], words=(*words, "--system", "Be kind."))
+    (set_,) = answers_as_json("/system Be kind.", "/clear", USER["content"], words=words)
     assert given["text"] == set_["text"] == wanted
 
 
-def test_set_changes_how_tokens_are_chosen(told, chat, story):
-    """By the command line's names, and llama.cpp's; a wrong value changes nothing."""
-    (found,) = told("/set temp 0", USER["content"])
+def test_set_changes_how_tokens_are_chosen(answers_as_json, chat, story):
+    """/set has the command line's names, and llama.cpp's; a wrong value changes nothing."""
+    (found,) = answers_as_json("/set temp 0", USER["content"])
     assert found["text"] == answer(story, USER, temperature=0)
-    (found,) = told("/set temperature 0", "/set n-predict 3", USER["content"])
+    (found,) = answers_as_json("/set temperature 0", "/set n-predict 3", USER["content"])
     assert len(found["tokens"]) == 3
     _, stdout, stderr = chat("/set top-k 7", "/set top_k", "/set top-p 2", "/set wings 3", "/set")
     assert stdout.splitlines()[:2] == ["top-k 7", "top_k 7"]
@@ -82,12 +81,12 @@ def test_set_changes_how_tokens_are_chosen(told, chat, story):
     assert "wings is nothing that can be set here" in stderr
 
 
-def test_messages_are_saved_and_loaded(told, chat, tmp_path, story):
+def test_messages_are_saved_and_loaded(answers_as_json, chat, tmp_path, story):
     file = tmp_path / "talk.json"
-    (first,) = told(USER["content"], f"/save {file}")
+    (first,) = answers_as_json(USER["content"], f"/save {file}")
     said = [USER, {"role": "assistant", "content": first["text"]}]
     assert json.loads(file.read_text()) == said
-    (second,) = told(f"/load {file}", "Who?")
+    (second,) = answers_as_json(f"/load {file}", "Who?")
     assert second["text"] == answer(story, *said, {"role": "user", "content": "Who?"})
     file.write_text('[{"role": "bird", "content": "tweet"}]')
     for wrong in (file, tmp_path / "none.json"):
@@ -114,24 +113,26 @@ def test_commands(chat):
     ]
 
 
-def test_messages_of_several_lines(told):
+def test_messages_of_several_lines(answers_as_json):
     """With /multi an empty line ends a message."""
-    first, second = told("/multi", "Tell me", "a story.", "", "Who?", "", "/multi")
+    first, second = answers_as_json("/multi", "Tell me", "a story.", "", "Who?", "", "/multi")
     assert (first["message"], second["message"]) == ("Tell me\na story.", "Who?")
 
 
-def test_a_question_that_does_not_fit(told):
+def test_questions_beyond_the_context(answers_as_json):
     """It is dropped, with one line, and the chat continues. A chat that is too long as a whole
     reports it, or with context shift continues without its oldest questions."""
-    long, short = told("word " * 600, "Who?")
+    long, short = answers_as_json("word " * 600, "Who?")
     assert "the context holds 512: /clear and /undo make room" in long["error"]
     assert short["text"]
     lines = [f"{i} " + "word " * 20 for i in range(3)]
     words = (*SHORT, "-c", "110")
-    full, shifted = (told(*lines, words=(*words, *more)) for more in ((), ("--context-shift",)))
+    full, shifted = (
+        answers_as_json(*lines, words=(*words, *more)) for more in ((), ("--context-shift",))
+    )
     assert full[0]["text"] == shifted[0]["text"]
     assert "/clear and /undo make room, --context-shift lets go the oldest" in full[2]["error"]
-    assert shifted[2]["text"] == told(lines[2], words=words)[0]["text"]
+    assert shifted[2]["text"] == answers_as_json(lines[2], words=words)[0]["text"]
 
 
 def test_quiet_prints_answers_alone(chat, story):
@@ -140,30 +141,32 @@ def test_quiet_prints_answers_alone(chat, story):
     assert "tokens/s" in stderr
 
 
-def test_the_first_message_is_an_option(told, story):
-    (found,) = told(words=(*SHORT, "-p", r"Tell me a\x20story."))
+def test_the_first_message_as_an_option(answers_as_json, story):
+    (found,) = answers_as_json(words=(*SHORT, "-p", r"Tell me a\x20story."))
     assert found["text"] == answer(story, USER)
 
 
-def test_a_talk_goes_on_in_its_session(told, tmp_path, story):
+def test_a_chat_resumes_from_its_session(answers_as_json, tmp_path, story):
     """The session has the cache, a file next to it the messages."""
     words = (*SHORT, "--session", str(tmp_path / "talk"))
-    (first,) = told(USER["content"], words=words)
-    (second,) = told("Who?", words=words)
+    (first,) = answers_as_json(USER["content"], words=words)
+    (second,) = answers_as_json("Who?", words=words)
     said = {"role": "assistant", "content": first["text"]}
     assert second["text"] == answer(story, USER, said, {"role": "user", "content": "Who?"})
     assert second["timings"]["prompt_eval"]["tokens"] < 20
 
 
-def test_drafts_change_no_answer(told, story):
+def test_drafts_change_no_answer(answers_as_json, story):
     """`run`'s options are chat's."""
-    (found,) = told(USER["content"], words=(*SHORT, "--speculate", "lookup", "--temp", "0"))
+    (found,) = answers_as_json(
+        USER["content"], words=(*SHORT, "--speculate", "lookup", "--temp", "0")
+    )
     assert found["text"] == answer(story, USER, temperature=0)
     assert "speculation" in found["timings"]
 
 
-def test_a_model_without_a_template_is_told_at_once(chat, tmp_path):
-    """Before any question, with the remedy; a file or a name provides one."""
+def test_a_missing_template_is_reported_at_once(chat, tmp_path):
+    """The line, before any question, has the remedy; a file or a name provides one."""
     path = Small(blocks=1).write(tmp_path / "small.gguf")
     line = fault(chat(model=path))
     assert "the model has no chat template" in line

@@ -32,7 +32,7 @@ FORMS = {  # the option with its value, and the same for the engine
 FILES = {"-jf": "schema", "--json-schema-file": "schema", "--grammar-file": "grammar"}
 
 
-def said(engine, prompt, form, seed=3):
+def expected_answer(engine, prompt, form, seed=3):
     """The engine's answer with the program's defaults."""
     usual = Sampling(max_tokens=60, seed=seed).params()
     asked = StructuredOutputsParams(**form)
@@ -40,11 +40,11 @@ def said(engine, prompt, form, seed=3):
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_an_answer_has_the_form(inside, story, name):
+def test_answers_have_the_format(inside, story, name):
     words, form = FORMS[name]
     code, stdout, stderr = inside("run", "story", "-p", PROMPT, *ASKED, "-q", *words)
     assert (code, stderr) == (0, "")
-    assert stdout == said(story, PROMPT, form)
+    assert stdout == expected_answer(story, PROMPT, form)
     if "json" in form:
         found = json.loads(stdout)
         assert found["cat"] in ("Tom", "Lily")
@@ -52,18 +52,18 @@ def test_an_answer_has_the_form(inside, story, name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_form_of_a_file(inside, story, tmp_path, name):
+def test_formats_from_files(inside, story, tmp_path, name):
     (_, text), form = FORMS[FILES[name]]
     (tmp_path / "form").write_text(text)
     asked = ("run", "story", "-p", PROMPT, *ASKED, "-q", name)
-    assert inside(*asked, tmp_path / "form") == (0, said(story, PROMPT, form), "")
+    assert inside(*asked, tmp_path / "form") == (0, expected_answer(story, PROMPT, form), "")
     assert f"{tmp_path}/none: cannot be read" in fault(inside(*asked, tmp_path / "none"))
     (tmp_path / "form").write_text("[")
     assert misuse(inside(*asked, tmp_path / "form")).startswith(f"assay: {name}")
 
 
-def test_a_chat(inside, story, tmp_path):
-    """By the option first, then by /set: another format, one from a file, none."""
+def test_formats_in_a_chat(inside, story, tmp_path):
+    """The option is first; /set changes the format, reads one from a file, or removes it."""
     (tmp_path / "letters").write_text(LETTERS)
     lines = [
         MESSAGE, "/clear", "/set regex none", "/set choice yes no", MESSAGE, "/clear",
@@ -76,13 +76,13 @@ def test_a_chat(inside, story, tmp_path):
     prompt = story.encode_chat([{"role": "user", "content": MESSAGE}])
     forms = [FORMS["regex"][1], {"choice": ["yes", "no"]}, FORMS["grammar"][1]]
     found = [json.loads(line)["text"] for line in stdout.splitlines()]
-    assert found == [said(story, prompt, form) for form in forms]
+    assert found == [expected_answer(story, prompt, form) for form in forms]
     assert "(grammar and --choice exclude each other: an answer has one form)" in stderr
     assert "(grammar: Rule 'foo' not found)" in stderr
     assert 'grammar-file root ::= " " [a-z]+ "."\n' in stderr
 
 
-def test_many_prompts(inside, story, tmp_path):
+def test_formats_in_a_batch(inside, story, tmp_path):
     """All use the option's format, except lines with their own; an error names its line."""
     lines = [
         {"prompt": PROMPT},
@@ -97,7 +97,7 @@ def test_many_prompts(inside, story, tmp_path):
     answers = map(json.loads, (tmp_path / "out").read_text().splitlines())
     texts = {answer["id"]: answer["text"] for answer in answers}
     forms = {1: {"json": CAT}, 2: {"choice": [" a", " the"]}}
-    assert texts == {number: said(story, PROMPT, form) for number, form in forms.items()}
+    assert texts == {number: expected_answer(story, PROMPT, form) for number, form in forms.items()}
     assert "in:3: params: " in stderr
     assert "'wings'" in stderr
     assert "in:4: the grammar: Rule 'foo' not found" in stderr
@@ -118,13 +118,13 @@ def test_many_prompts(inside, story, tmp_path):
         (("--regex", "a", "--ignore-eos"), "--ignore-eos and --regex exclude each other"),
     ],
 )
-def test_what_is_no_form(inside, words, line):
+def test_invalid_formats_are_refused(inside, words, line):
     """The option as typed, before a model is loaded."""
-    said = misuse(inside("run", "none.gguf", "-p", PROMPT, *words))
-    assert re.match(f"assay: {line}", said), said
+    told = misuse(inside("run", "none.gguf", "-p", PROMPT, *words))
+    assert re.match(f"assay: {line}", told), told
 
 
-def test_without_the_package(inside, monkeypatch):
+def test_missing_package_names_what_to_install(inside, monkeypatch):
     """One line says what to install."""
     monkeypatch.setitem(sys.modules, "llguidance", None)
     line = fault(inside("run", "none.gguf", "-p", PROMPT, "--choice", "a package"))

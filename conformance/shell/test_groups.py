@@ -21,21 +21,21 @@ class Paint:
     gloss: bool = option(False, "Let it shine.")
 
 
-def asked(command, *arguments: str) -> tuple[int, str]:
+def parse(command, *arguments: str) -> tuple[int, str]:
     app = typer.Typer()
     app.command()(spread(command))
     result = CliRunner().invoke(app, arguments)
     return result.exit_code, result.output
 
 
-def test_loading_is_of_the_engines_options() -> None:
+def test_loading_options_equal_the_engines() -> None:
     """Every loading option is a field of Options, with the same default."""
     engine = {field.name: field.default for field in fields(Options)}
     for field in fields(options.Loading):
         assert (field.default or None) == (engine[field.name] or None), field.name
 
 
-def test_sampling_and_drafting_have_the_engines_names() -> None:
+def test_sampling_and_drafting_options_equal_the_engines() -> None:
     forms = {"json_schema", "json_schema_file", "grammar", "grammar_file", "regex", "choice"}
     names = {
         f.name for f in fields(options.Sampling)
@@ -47,27 +47,27 @@ def test_sampling_and_drafting_have_the_engines_names() -> None:
             assert known[field.name] == field.default, field.name
 
 
-def test_a_group_is_filled_with_what_is_given() -> None:
+def test_given_options_fill_a_group() -> None:
     def command(wall: str, *, paint: Paint = Paint(coats=2), dry: bool = False) -> None:
         print(wall, paint, dry)
 
-    assert asked(command, "north", "-c", "blue", "--gloss") == (
+    assert parse(command, "north", "-c", "blue", "--gloss") == (
         0, "north Paint(colour='blue', coats=2, gloss=True) False\n"
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("choice", [Only("colour"), Without("coats", "gloss")])
-def test_a_part_of_a_group(choice) -> None:
+def test_parts_of_a_group(choice) -> None:
     """Options that a command does not offer are unknown to it, and keep their defaults."""
 
     def command(*, paint: Annotated[Paint, choice]) -> None:
         print(paint.colour, paint.coats)
 
-    assert asked(command, "--colour", "blue") == (0, "blue 1\n")
-    assert asked(command, "--coats", "3")[0] == 2
+    assert parse(command, "--colour", "blue") == (0, "blue 1\n")
+    assert parse(command, "--coats", "3")[0] == 2
 
 
-def test_a_part_that_is_none() -> None:
+def test_unknown_parts_are_refused() -> None:
     def command(*, paint: Annotated[Paint, Only("color")]) -> None: ...
 
     with pytest.raises(TypeError, match="Paint has no color"):

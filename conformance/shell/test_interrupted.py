@@ -22,7 +22,7 @@ def model(tmp_path_factory):
     return Small(format="Q4_0", context=4096).write(path)
 
 
-def test_program_is_interrupted(model):
+def test_ctrl_c_ends_a_generation(model):
     """Ctrl-C in the midst of a generation ends the program at once, with exit status 1."""
     arguments = [PROGRAM, "run", model, "-p", "5 6", "-n", "-1", "--ignore-eos", "--context-shift"]
     with started(*arguments) as program:
@@ -33,9 +33,8 @@ def test_program_is_interrupted(model):
         assert program.returncode == 1
 
 
-def test_an_interruption_that_python_calls_an_error(monkeypatch, capsys):
-    """Ctrl-C during class creation is a RuntimeError in Python 3.11, and is reported as an
-    interrupt."""
+def test_ctrl_c_during_class_creation(monkeypatch, capsys):
+    """Python 3.11 makes it a RuntimeError, which is reported as an interrupt."""
 
     def interrupted() -> None:
         raise RuntimeError("Error calling __set_name__ on 'Field'") from KeyboardInterrupt()
@@ -49,7 +48,7 @@ def test_an_interruption_that_python_calls_an_error(monkeypatch, capsys):
 
 @pytest.mark.parametrize("command", ["run", "certify"])
 @pytest.mark.parametrize("after", [0.3, 2.5])
-def test_program_is_interrupted_while_it_compiles(tmp_path, command, after):
+def test_ctrl_c_ends_compilation(tmp_path, command, after):
     """Ctrl-C, which a terminal sends to children too, ends the program soon and with one line; the
     compiler prints nothing."""
     model = [resolve("story"), "-p", "5 6"] if command == "run" else ["--op", "attention"]
@@ -85,14 +84,14 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interruption_in_a_destructor_comes_again():
+def test_ctrl_c_in_a_destructor_is_raised_again():
     """Python drops exceptions there."""
     done = python(DESTROYED, timeout=20)
     assert (done.stdout, done.stderr) == ("heeded\n", "")
 
 
-def test_program_started_where_interrupts_are_ignored(model):
-    """As by nohup and a shell's `&`: it runs to its end."""
+def test_ignored_sigint_stays_ignored(model):
+    """Started by nohup or a shell's `&`, a program runs to its end."""
     arguments = [*DEAF, PROGRAM, "run", model, "-p", "5 6", "-n", "100", "--ignore-eos"]
     with started(*arguments) as program:
         assert program.stdout.read(1)
@@ -101,7 +100,7 @@ def test_program_started_where_interrupts_are_ignored(model):
         assert program.returncode == 0
 
 
-def test_program_whose_reader_leaves(model):
+def test_closed_pipes_end_the_program(model):
     """A closed pipe ends the program without an error."""
     arguments = [PROGRAM, "run", model, "-p", "5 6", "-n", "100", "--ignore-eos"]
     with started(*arguments) as program:

@@ -86,8 +86,7 @@ def test_several_lines(typed):
 
 
 def test_a_history_is_kept(typed, tmp_path):
-    """For the next chat, readable by the user only; if it cannot be stored it lasts for this
-    chat."""
+    """It is readable by the user only; if it cannot be stored it lasts for this chat."""
     folder = tmp_path / "state"
     assert typed("hello", ENTER, history=kept_history(folder)) == ["hello"]
     assert (folder / reading.HISTORY).stat().st_mode & 0o077 == 0
@@ -115,9 +114,6 @@ def test_completions_of_files(tmp_path):
     line = Document(f"/load {tmp_path}/ta")
     found = Commands(COMMANDS, settable()).get_completions(line, CompleteEvent())
     assert [completion.text for completion in found] == ["lk.json"]
-
-
-# The program
 
 
 class Screen:
@@ -160,7 +156,7 @@ def on_a_terminal(folder, *words, **more):
         os.close(master)
 
 
-def test_a_talk_on_a_terminal(tmp_path):
+def test_a_chat_on_a_terminal(tmp_path):
     """A message is answered; Ctrl-C stops a long answer, and the chat continues with its text;
     Ctrl-D quits with exit status 0."""
     words = ("chat", "story", "-t", "1", "--ignore-eos", "-n", "-1", "--context-shift")

@@ -1,4 +1,4 @@
-"""llama.cpp's options: they have its meaning, or an error names the replacement."""
+"""llama.cpp's options have its meaning, or an error names the replacement."""
 
 import json
 import re
@@ -34,20 +34,20 @@ KNOWN = {
         ("a -fa -q --numa distribute", "a -q"),
     ],
 )
-def test_words(words, line):
+def test_llama_cpp_options_are_translated(words, line):
     found = understood(words.split(), KNOWN)
     given = ["--quiet" if word == "-q" else word for word in line.split()]
     assert found.words == given
 
 
-def test_what_was_typed_is_remembered():
-    """And so are options without effect."""
+def test_options_are_quoted_as_typed():
+    """The message quotes the option as it was typed, and options without effect are named, too."""
     found = understood(["a", "-n", "3", "--n-predict=4", "--mlock"], KNOWN)
     assert found.typed == {"--predict": [("-n", "3"), ("--n-predict", "4")]}
     assert found.notes == [f"--mlock changes nothing here: {foreign_options()['--mlock'].about}"]
 
 
-def test_what_is_not_here_says_what_to_use():
+def test_unsupported_options_name_the_alternative():
     """Each refused option of the table, with one line."""
     refused = [name for name, option in foreign_options().items() if option.refused]
     assert len(refused) > 150
@@ -83,7 +83,7 @@ def test_what_is_not_here_says_what_to_use():
         ("-n 9 -ctk f32 -ctv f32 -b 32 -ub 16 --temp 0", {"max_tokens": 9, "temperature": 0}),
     ],
 )  # fmt: skip
-def test_options_by_its_names(inside, story, words, params):
+def test_llama_cpps_option_names(inside, story, words, params):
     """The text is the engine's with the corresponding parameters."""
     stdout = printed(inside(*ASKED, *words.split()))
     assert json.loads(stdout)["text"] == said(story, PROMPT, **params)
@@ -101,8 +101,8 @@ def test_every_sampler_is_reachable():
     assert missing <= python
 
 
-def test_how_many_tokens(inside, story):
-    """0 is none, -1 without limit, -2 as many as the context has, shifted or not."""
+def test_n_predict(inside, story):
+    """0 is none, -1 without limit, and -2 as many as the context has, shifted or not."""
     ends = json.loads(inside(*ASKED, "-n", "0")[1])
     assert (ends["text"], ends["tokens"]) == ("", [])
     asked = (*ASKED, "--temp", "0", "-c", "32", "--ignore-eos")
@@ -113,7 +113,7 @@ def test_how_many_tokens(inside, story):
     assert len(full["tokens"]) == 32 - len(story.encode(PROMPT)) + 1
 
 
-def test_a_seed_of_minus_one_is_another_each_time(inside):
+def test_seed_minus_one_is_random(inside):
     texts = {inside(*ASKED, "-n", "30", "--seed", "-1")[1].split('"timings"')[0] for _ in range(3)}
     assert len(texts) > 1
 
@@ -137,7 +137,7 @@ def test_a_prompt_from_a_file(inside, story, tmp_path, words):
     ],
 )  # fmt: skip
 def test_escapes(inside, words, prompt):
-    """As in llama.cpp they are processed unless switched off."""
+    """They are processed as in llama.cpp unless switched off."""
     given = ("run", "story", "-p", r"Once\nupon a\x41", "-n", "1", "--json", *words)
     assert json.loads(inside(*given)[1])["prompt"] == prompt
 
@@ -159,9 +159,6 @@ def test_logprobs(inside):
     for token, row in zip(found["tokens"], found["logprobs"], strict=True):
         assert row["top"][0] == [token, row["logprob"]]
         assert len(row["top"]) == 2
-
-
-# Shown or read by programs
 
 
 def test_a_run_as_json(inside):

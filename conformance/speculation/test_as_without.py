@@ -91,7 +91,7 @@ def whole(engine: Engine, params: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("guesses", GUESSES.values(), ids=GUESSES.keys())
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_drafted_generation_is_the_plain_one(engine, case, guesses):
+def test_drafts_change_no_piece(engine, case, guesses):
     """Every parameter has its effect as without drafts, twice, and the cache ends up the same."""
     plain = whole(engine, case)
     left = engine.text.held, engine.text.drawn, engine.sampler_state
@@ -105,14 +105,14 @@ def test_a_drafted_generation_is_the_plain_one(engine, case, guesses):
             assert unmarked(drafted) == plain
             assert (engine.text.held, engine.text.drawn, engine.sampler_state) == left
             demand_settled(engine)
-            demand_counts(engine, drafted)
+            assert_counts(engine, drafted)
     if not guesses and len(plain) > 2:
         assert any(piece.drafted for piece in drafted)
     if guesses == GUESSES["wrong"]:
         assert not any(piece.drafted for piece in drafted)
 
 
-def demand_counts(engine: Engine, drafted: list[Any]) -> None:
+def assert_counts(engine: Engine, drafted: list[Any]) -> None:
     """Assert that timings count what the pieces report."""
     found = engine.timings.speculation
     drawn = drafted if drafted[-1].logprob or len(drafted) == 1 else drafted[:-1]
@@ -127,7 +127,7 @@ def demand_counts(engine: Engine, drafted: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 16])
-def test_steps_are_as_few_as_drafts_allow(engine, most):
+def test_accepted_drafts_save_steps(engine, most):
     """Right drafts of n tokens give n + 1 a step; the last one drafts no more than needed."""
     count = 50
     plain = pieces(engine, [1], {"max_tokens": count, "ignore_eos": True})
@@ -144,7 +144,7 @@ def test_steps_are_as_few_as_drafts_allow(engine, most):
     ]
 
 
-def test_wrong_drafts_cost_no_tokens(engine):
+def test_acceptance_at_a_known_error_rate(engine):
     """With an error rate of 0.4 a draft's token is accepted, if all before it were, six times in
     ten: within five standard deviations, over some hundreds of drafts."""
     count, rate = 55, 0.4
@@ -174,7 +174,7 @@ def test_several_completions_run_without_drafts(engine):
     assert engine.timings.speculation is None
 
 
-def test_without_drafts_no_code_of_theirs_runs(engine):
+def test_plain_generation_runs_no_speculation_code(engine):
     """A plain generation calls nothing in engine/speculation."""
     called: set[str] = set()
 

@@ -39,7 +39,7 @@ def stepped(draft: Draft, before: int, free: int = 0) -> tuple[Cells, list[list[
 
 @given(drafts(), st.integers(0, 9))
 def test_a_node_sees_the_text_and_its_ancestors(draft, before):
-    """And itself, each once, by position; no other branch."""
+    """It sees each once, and itself, by position; no other branch."""
     cells, seen = stepped(draft, before)
     text = cells.list_of(0)[: before + 1].tolist()
     own = [seen[1 + node][-1] for node in range(len(draft))]
@@ -51,7 +51,7 @@ def test_a_node_sees_the_text_and_its_ancestors(draft, before):
 
 
 @given(drafts(), st.integers(0, 9), st.data())
-def test_the_path_that_was_taken_is_kept(draft, before, data):
+def test_the_accepted_path_is_kept(draft, before, data):
     """Sequence 0 continues with the path's cells, in order; all others are free again."""
     node = data.draw(st.integers(TEXT, len(draft) - 1))
     cells, seen = stepped(draft, before)
@@ -68,7 +68,7 @@ def test_the_path_that_was_taken_is_kept(draft, before, data):
 
 
 @given(drafts(), st.integers(1, 9))
-def test_a_step_that_failed_leaves_the_text(draft, before):
+def test_a_failed_step_restores_the_cells(draft, before):
     """After entering, rolling back and leaving, the cells are as before."""
     cells, _ = stepped(draft, before)
     text = cells.list_of(0)[:before].tolist()
@@ -81,8 +81,7 @@ def test_a_step_that_failed_leaves_the_text(draft, before):
 
 @given(drafts(), st.integers(0, 14), st.integers(1, 4))
 def test_pruning_keeps_the_first_nodes_that_fit(draft, nodes, branches):
-    """As in a naive model: in order, a node is kept if its parent is, within the limits of nodes
-    and leaves."""
+    """In order, a node is kept if its parent is, within the limits of nodes and leaves."""
     kept: list[int] = []
     for node, parent in enumerate(draft.parents):
         tried = {*kept, node}

@@ -21,7 +21,7 @@ prompts = st.lists(st.integers(0, 4), min_size=1, max_size=30)
 
 @every_drafter
 @given(prompts, st.integers(1, 3), st.integers(0, 99), st.integers(0, 80))
-def test_the_text_is_the_targets(make, prompt, context, seed, most):
+def test_any_draft_keeps_the_targets_text(make, prompt, context, seed, most):
     """For any drafts of any length, the text is the target's own."""
     target = fickle(context, 5, seed)
     text, steps = speak(target, make(), prompt, 30, most)
@@ -36,7 +36,7 @@ def threes(seen: tuple[int, ...]) -> int:
 @pytest.mark.parametrize(
     ("make", "a_step"), [(PromptLookupDrafter, 81), (TrieDrafter, 13), (LookaheadDrafter, 18)]
 )
-def test_one_token_over_and_over(make, a_step):
+def test_constant_texts_are_drafted_at_full_length(make, a_step):
     """For a constant text every draft is right, and as long as possible: 80 tokens by lookup, a
     branch of 12 of the trie, all 14 + 3 before the last cell of a window."""
     text, steps = speak(threes, make(), [3] * 20, 10 * a_step, 80)
@@ -45,7 +45,7 @@ def test_one_token_over_and_over(make, a_step):
 
 @pytest.mark.parametrize("make", [PromptLookupDrafter, LookaheadDrafter])
 @given(prompts, prompts)
-def test_texts_are_drafted_apart(make, one, other):
+def test_drafts_depend_on_their_text_alone(make, one, other):
     """Drafts depend on this text alone, so seeded sampling is reproducible."""
     target = fickle(2, 5)
     used: Drafter = make()
@@ -65,7 +65,7 @@ def drafts(drafter: Drafter, target: Target, prompt: list[int]) -> list[Draft]:
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=8))
-def test_branches_that_begin_alike_share_nodes(paths):
+def test_common_prefixes_share_nodes(paths):
     """A tree of paths has one node for each distinct prefix, and contains every path."""
     branches = DraftBuilder()
     ends = []
@@ -90,7 +90,7 @@ def test_branches_that_begin_alike_share_nodes(paths):
         ((1, 2, 1), (-1, 0, -1), "children with the same token"),
     ],
 )
-def test_what_is_no_tree_is_refused(tokens, parents, message):
+def test_invalid_trees_are_refused(tokens, parents, message):
     with pytest.raises(ValueError, match=message):
         Draft(tokens, parents)
 
@@ -113,7 +113,7 @@ def test_what_is_no_tree_is_refused(tokens, parents, message):
         (partial(Lookahead, G=-1), (), "G"),
     ],
 )
-def test_sizes_that_make_no_sense_are_refused(make, sizes, words):
-    """At construction, in a line that names the error."""
+def test_invalid_sizes_are_refused(make, sizes, words):
+    """The constructor's error names the size."""
     with pytest.raises((ValueError, ModelError), match=words):
         make(*sizes)

@@ -72,15 +72,14 @@ DRAFT = np.array([[0.2, 0.2, 0.5, 0.1], [0.4, 0.3, 0.2, 0.1], [0.7, 0.1, 0.1, 0.
 
 @pytest.mark.parametrize("ops", OPS)
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_ways_are_seen(name, ops):
-    """Inexact rules, some of them in use, such as llama.cpp's tree, fail the same test far beyond
-    its limit."""
+def test_inexact_rules_are_detected(name, ops):
+    """Inexact rules, such as llama.cpp's tree, fail the same test far beyond its limit."""
     found, cells = surprise_of(WRONG[name], OPS[ops], TARGET, DRAFT, 2, seed=0)
     assert found > 10 * limit(cells)
 
 
 @pytest.mark.parametrize("cells", [2, 4, 64])
-def test_alarms_are_not_more_frequent_than_stated(cells):
+def test_false_alarm_rate_is_bounded(cells):
     """The limit as a bound, where it can be counted: with FALSE_ALARM for 1 in 10, samples from a
     law with near-zeros exceed it less often."""
     d = cells - 1
@@ -95,14 +94,13 @@ def test_alarms_are_not_more_frequent_than_stated(cells):
 
 
 @given(st.data(), st.integers(2, 5), st.integers(0, 4))
-def test_siblings_are_exact_on_paper(data, vocab, count):
-    """The probability of every token, summed over all siblings that may be drawn, is p within
-    rounding: no sampling."""
+def test_siblings_are_exact_by_calculation(data, vocab, count):
+    """The probability of every token, summed over all siblings drawn, is p within rounding."""
     p, q = data.draw(rows(vocab, 2))
-    assert_allclose(law_of_siblings(p, q, count), p, rtol=0, atol=1e-12)
+    assert_allclose(distribution_of_siblings(p, q, count), p, rtol=0, atol=1e-12)
 
 
-def law_of_siblings(p: Array, q: Array, count: int) -> Array:
+def distribution_of_siblings(p: Array, q: Array, count: int) -> Array:
     """The distribution of the resulting token for this many siblings, drawn without replacement."""
     if not count or not q.any():
         return p
@@ -111,12 +109,12 @@ def law_of_siblings(p: Array, q: Array, count: int) -> Array:
         ratio, drawn = min(1.0, p[token] / q[token]), np.array([token])
         left, rest = recover(p[None], q[None], drawn)[0], exclude(q[None], drawn)[0]
         law[token] += q[token] * ratio
-        law += q[token] * (1 - ratio) * law_of_siblings(left, rest, count - 1)
+        law += q[token] * (1 - ratio) * distribution_of_siblings(left, rest, count - 1)
     return law
 
 
 @given(by_either, st.data(), st.integers(1, 5), st.integers(0, 2**32 - 1))
-def test_the_tokens_of_a_step_are_as_many_as_the_formula_says(ops, data, gamma, seed):
+def test_expected_tokens_per_step(ops, data, gamma, seed):
     """E = (1 - a^(gamma + 1)) / (1 - a) with a = sum min(p, q), the bonus token included.
 
     A step gives 1 to gamma + 1 tokens, so by Hoeffding the mean of n is off by more than

@@ -84,7 +84,7 @@ ENDINGS = ("closed", "cancelled", "abandoned", "reset", "read")
     ),
     siblings=st.sampled_from([0, 2]),
 )
-def test_generations_left_at_any_piece(shared, plain, turns, siblings):
+def test_abandoning_a_generation_at_any_piece(shared, plain, turns, siblings):
     """However earlier generations ended, the next one's pieces are the plain ones, and no cells are
     left without a text."""
     shared.reset()
@@ -117,9 +117,8 @@ def test_generations_left_at_any_piece(shared, plain, turns, siblings):
 
 
 @trees
-def test_an_abandoned_generation_may_not_go_on(engine, plain, siblings):
-    """Of two generations on one engine the first one ends with the usual error, and takes nothing
-    from the second."""
+def test_an_abandoned_generation_cannot_continue(engine, plain, siblings):
+    """The first of two generations ends with the usual error; the second is whole."""
     with drafting(engine, KnownText(plain, siblings)):
         first = engine.stream(PROMPTS[0], sampling(GREEDY))
         for _ in range(5):
@@ -135,7 +134,7 @@ def test_an_abandoned_generation_may_not_go_on(engine, plain, siblings):
 @trees
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("count", [1, 4, 9])
-def test_a_session_saved_while_a_draft_waits(engine, small, tmp_path, siblings, params, count):
+def test_sessions_saved_with_a_pending_draft(engine, small, tmp_path, siblings, params, count):
     """A session saved at any piece continues in another engine, with drafts or without, like the
     uninterrupted text; so does the generation that it was saved from."""
     whole = pieces(engine, TEXT, params)
@@ -162,7 +161,7 @@ def test_a_session_saved_while_a_draft_waits(engine, small, tmp_path, siblings, 
 
 
 @trees
-def test_resuming_is_going_on(engine, siblings):
+def test_resuming_equals_continuing(engine, siblings):
     """A generation and its resumption equal a single one, with the same random numbers and mu."""
     for params in (SEEDED, {**GREEDY, "temperature": 1.0, "seed": 2, "mirostat": 2}):
         engine.reset()
@@ -188,9 +187,6 @@ def test_closing_the_engine_under_a_generation(small):
                 next(generation)
             engine.close()
             generation.close()
-
-
-# Drafters that raise, propose what is no token, or more than was asked for; models that fail
 
 
 class Failing:
@@ -221,9 +217,8 @@ class Failing:
 
 @trees
 @pytest.mark.parametrize("method", ["begin", "draft", "verified"])
-def test_a_drafter_that_raises(engine, plain, method, siblings):
-    """Its error is raised after the finished pieces; the engine remains usable, with the same
-    drafter or none."""
+def test_a_drafters_exception_is_raised(engine, plain, method, siblings):
+    """It is raised after the finished pieces; the engine remains usable."""
     text = [*PROMPTS[0], *ids(plain[0])]
     found: list[Piece] = []
     with drafting(engine, Failing(method, text, siblings)):
@@ -263,7 +258,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("drafter", NONSENSE.values(), ids=NONSENSE.keys())
-def test_nonsense_is_no_draft(engine, plain, drafter):
+def test_invalid_drafts_are_dropped(engine, plain, drafter):
     """Invalid tokens are dropped, and too long drafts are truncated."""
     with drafting(engine, drafter):
         assert unmarked(pieces(engine, PROMPTS[0], GREEDY)) == plain[0]
@@ -280,25 +275,25 @@ def with_nan(weights: dict[str, Weight], norms: dict[str, Array]) -> Tensors:
 
 
 @pytest.fixture(scope="module")
-def spoilt(tmp_path_factory):
-    path = tampered(Spelling(), with_nan).write(tmp_path_factory.mktemp("spoilt") / "spoilt.gguf")
+def nan_engine(tmp_path_factory):
+    path = tampered(Spelling(), with_nan).write(tmp_path_factory.mktemp("nan") / "nan.gguf")
     with Engine.load(path, threads=1, context=CONTEXT, **ROOM) as engine:
         yield engine
 
 
 @pytest.mark.parametrize("drafter", [Proposing(5, 200, 6), Proposing(5, 200, tree=True)])
-def test_a_draft_that_gives_no_numbers_is_none(spoilt, drafter):
+def test_drafts_with_nan_logits_are_rejected(nan_engine, drafter):
     """A token whose logits are NaN stops a text that contains it; a draft may contain it."""
-    spoilt.reset()
+    nan_engine.reset()
     params = {**GREEDY, "logit_bias": {200: -np.inf}}
-    plain = pieces(spoilt, PROMPTS[0], params)
-    with drafting(spoilt, drafter):
-        spoilt.reset()
-        assert unmarked(pieces(spoilt, PROMPTS[0], params)) == plain
-        demand_settled(spoilt)
+    plain = pieces(nan_engine, PROMPTS[0], params)
+    with drafting(nan_engine, drafter):
+        nan_engine.reset()
+        assert unmarked(pieces(nan_engine, PROMPTS[0], params)) == plain
+        demand_settled(nan_engine)
 
 
-def test_a_step_that_fails_without_a_draft_too(engine, plain, monkeypatch):
+def test_a_failing_step_fails_with_drafts_too(engine, plain, monkeypatch):
     """An error of the text itself occurs with drafts as well, and no cell is lost."""
     calls = 0
     step = Model.step

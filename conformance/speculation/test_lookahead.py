@@ -14,7 +14,7 @@ ahead = st.lists(st.integers(1, 8), min_size=1, max_size=12)
 seeds = st.integers(0, 9)
 
 
-def walk(window, target, text, steps):
+def advance(window, target, text, steps):
     """Advance the text by these numbers of tokens; returns each step's n-grams."""
     for count in steps:
         branches = DraftBuilder()
@@ -27,7 +27,7 @@ def walk(window, target, text, steps):
 
 
 @given(sizes, st.lists(st.integers(0, 99), min_size=1), seeds)
-def test_a_cell_sees_the_first_row_before_it_and_its_column(size, prompt, seed):
+def test_attention_of_window_cells(size, prompt, seed):
     """The last cell of column j follows j tokens of the first row and the rest of its column, so
     its position is j + N - 2 tokens after the text's last."""
     W, N = size
@@ -45,13 +45,13 @@ def test_a_cell_sees_the_first_row_before_it_and_its_column(size, prompt, seed):
 
 
 @given(sizes, ahead, seeds)
-def test_guesses_stay_where_they_belong(size, steps, seed):
+def test_guesses_keep_their_positions(size, steps, seed):
     """However many tokens a step accepts, a guess keeps its position in the text: for a target that
     depends only on positions all are right, and so are its n-grams."""
     W, N = size
     window, text = Window(W, N, seed), [0]
     window.begin([-1])
-    for ngrams in walk(window, len, text, steps):
+    for ngrams in advance(window, len, text, steps):
         for token, following in ngrams:
             assert list(following) == list(range(following[0], following[0] + N - 1))
             assert token in (following[0] - 1, -1)
@@ -62,14 +62,14 @@ def test_guesses_stay_where_they_belong(size, steps, seed):
 
 
 @given(sizes, ahead, seeds)
-def test_ngrams_are_what_the_target_says(size, steps, seed):
+def test_ngrams_equal_the_targets(size, steps, seed):
     """If only the last token counts, every token of an n-gram but the first two must follow the one
     before it; and a full window yields an n-gram a column."""
     W, N = size
     target = fickle(1, 50, seed)
     window = Window(W, N, seed)
     window.begin(range(50))
-    for step, ngrams in enumerate(walk(window, target, [1], steps)):
+    for step, ngrams in enumerate(advance(window, target, [1], steps)):
         for _, following in ngrams:
             assert len(following) == N - 1
             assert all(target((a,)) == b for a, b in pairwise(following))
@@ -78,8 +78,8 @@ def test_ngrams_are_what_the_target_says(size, steps, seed):
 
 
 @given(st.integers(0, 3), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=40))
-def test_the_pool_keeps_what_was_found_last(most, found):
-    """For each token the last few distinct n-grams, newest first."""
+def test_the_pool_keeps_the_latest_ngrams(most, found):
+    """Each token keeps its last few distinct n-grams, newest first."""
     pool = NgramPool(most)
     for token, following in found:
         pool.add(token, (following,))
@@ -89,8 +89,8 @@ def test_the_pool_keeps_what_was_found_last(most, found):
 
 
 @given(sizes, st.integers(0, 6), seeds, st.integers(0, 40))
-def test_a_step_feeds_no_more_than_window_and_ngrams(size, G, seed, most):
-    """At most (W + G)(N - 1) tokens, including the text's last one, and no more than allowed."""
+def test_tokens_per_step_are_bounded(size, G, seed, most):
+    """They are at most (W + G)(N - 1) with the text's last one, and no more than allowed."""
     W, N = size
     drafter, target = LookaheadDrafter(W, N, G, seed), fickle(1, 9, seed)
     text = [1, 2, 3]

@@ -103,7 +103,7 @@ def _path(request, tmp_path_factory):
 @pytest.mark.parametrize("own", [False, True], ids=["shared head", "own head"])
 @pytest.mark.parametrize("small", MODELS.values(), ids=MODELS)
 def test_logits_are_the_formulas(small, own, tmp_path):
-    """After texts of several lengths, read in chunks of 8 or continued."""
+    """Texts of several lengths are read in chunks of 8, or continued."""
     whole, tokens = with_head(small, own), prompt(small)
     with Engine.load(
         write(whole, tmp_path / "small.gguf"), threads=2, kv_format="F32", mtp=True, batch=8
@@ -166,9 +166,8 @@ def test_llama_cpp_agrees(llama_cpp, name, tmp_path):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_text_is_the_plain_one(path, threads):
-    """Greedy and seeded, the second time too; with context shift, and saved and restored in the
-    middle of the text."""
+def test_mtp_drafts_change_no_token(path, threads):
+    """Greedy and seeded texts are plain, twice, with context shift, and saved and restored."""
     long = {**GREEDY, "max_tokens": 60}
     with Engine.load(path, threads=threads, context=40) as engine:
         shifts = engine.model.config.recurrent == frozenset()
@@ -194,9 +193,8 @@ def test_text_is_the_plain_one(path, threads):
         demand_settled(engine)
 
 
-def test_under_a_budget_of_memory(path):
-    """MTP weights stay in memory, whatever happens to the model's: bits are those without a
-    budget."""
+def test_mtp_within_a_ram_budget(path):
+    """MTP weights stay in memory, and bits are those without a budget."""
     tokens = np.random.default_rng(3).integers(3, 64, 15).tolist()
     how = {"threads": 2, "context": 40, "batch": 8, "mtp": True}
 
@@ -221,7 +219,7 @@ def test_under_a_budget_of_memory(path):
     ],
     ids=str,
 )
-def test_on_a_gpu(name, options, tmp_path):
+def test_mtp_on_a_gpu(name, options, tmp_path):
     """They run on the output's device, without a second copy of weights; logits are the CPU's
     within rounding, and the text is the one without drafts."""
     small = with_head(MODELS[name])
@@ -248,9 +246,8 @@ def test_on_a_gpu(name, options, tmp_path):
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
-def test_right_predictions_are_taken(blocks, tmp_path):
-    """If a token alone determines the next, and the blocks know it, every draft is accepted
-    whole."""
+def test_right_predictions_are_accepted(blocks, tmp_path):
+    """If the blocks know the next token, every draft is accepted whole."""
     small = with_head(replace(MODELS["GLM 4.5"], blocks=3 + blocks), knows=True)
     with Engine.load(
         write(small, tmp_path / "small.gguf"), threads=1, speculation=SETTINGS
@@ -267,7 +264,7 @@ def test_right_predictions_are_taken(blocks, tmp_path):
         assert pieces(engine, [3, 4, 5], {**GREEDY, "max_tokens": 33}) == found
 
 
-def test_who_cannot_draft_says_so(tmp_path):
+def test_unsupported_mtp_models_are_refused(tmp_path):
     """A file without such a block, one without a part of it, and a budget without room for it."""
     small = MODELS["GLM 4.5"]
     plain = small.write(tmp_path / "plain.gguf")

@@ -21,13 +21,13 @@ def scan(text: list[int], least: int, longest: int) -> int | None:
     return None
 
 
-def told(step: list[int]) -> Verification:
+def verification_of(step: list[int]) -> Verification:
     return Verification(tuple(step), nobody_asks)
 
 
 @given(tokens, st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=6), lengths,
        st.integers(0, 12))  # fmt: skip
-def test_as_a_scan_of_the_text_finds_it(prompt, steps, lengths, most):
+def test_lookup_equals_a_scan(prompt, steps, lengths, most):
     """At every moment the draft is the continuation of the latest occurrence of the longest suffix,
     extended periodically into text and draft."""
     drafter = PromptLookupDrafter(*lengths)
@@ -35,7 +35,7 @@ def test_as_a_scan_of_the_text_finds_it(prompt, steps, lengths, most):
     text = list(prompt)
     for step in [[], *steps]:
         text += step
-        drafter.verified(told(step))
+        drafter.verified(verification_of(step))
         start = scan(text, *lengths)
         draft = drafter.draft(text, most)
         if start is None:
@@ -46,8 +46,8 @@ def test_as_a_scan_of_the_text_finds_it(prompt, steps, lengths, most):
         assert together[len(text) :] == together[start : start + most]
 
 
-def test_memory_is_a_place_for_each_ngram():
-    """For any text: one entry for each n-gram with a continuation."""
+def test_memory_is_one_entry_per_ngram():
+    """There is one entry for each n-gram with a continuation."""
     drafter = PromptLookupDrafter(1, 3)
     drafter.begin([0, 1, 2] * 5000)
     assert len(drafter._follows) == 3 * 3
@@ -55,7 +55,7 @@ def test_memory_is_a_place_for_each_ngram():
     assert len(drafter._follows) == 999 + 998 + 997
 
 
-def test_a_text_that_was_not_told_is_refused():
+def test_an_unknown_text_is_refused():
     """Entries would belong to another text."""
     drafter = PromptLookupDrafter()
     drafter.begin([1, 2, 1])

@@ -44,7 +44,7 @@ STRICTER = 1.5  # than the threshold of story-relu, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Setup:
     """A drafter with this draft length; with a draft model, or within the sparse one."""
 
     settings: Callable[[int], Settings]
@@ -56,20 +56,20 @@ class Way:
         return {"speculation": self.settings(length), "draft": draft}
 
 
-WAYS: dict[str, Way] = {
-    "linear": Way(lambda n: Linear(n, draft_p_min=0.3, adaptive=False), draft=True),
-    "tree": Way(
+WAYS: dict[str, Setup] = {
+    "linear": Setup(lambda n: Linear(n, draft_p_min=0.3, adaptive=False), draft=True),
+    "tree": Setup(
         lambda n: Tree(n, draft_p_min=0.1, p_split=0.05, n_parallel=3, adaptive=False), draft=True
     ),
-    "adaptive": Way(lambda n: Linear(n, draft_p_min=0.3), draft=True),
-    "self": Way(lambda n: Linear(n, threshold=STRICTER, adaptive=False), target="story-relu"),
-    "self, as a tree": Way(
+    "adaptive": Setup(lambda n: Linear(n, draft_p_min=0.3), draft=True),
+    "self": Setup(lambda n: Linear(n, threshold=STRICTER, adaptive=False), target="story-relu"),
+    "self, as a tree": Setup(
         lambda n: Tree(n, draft_p_min=0.1, p_split=0.05, threshold=STRICTER, adaptive=False),
         target="story-relu",
     ),
-    "lookup": Way(lambda n: PromptLookup(n, prompt_lookup_min=1, adaptive=False)),
-    "trie": Way(lambda n: LookaheadTrie(n, adaptive=False)),
-    "lookahead": Way(lambda n: Lookahead(W=1 + n // 4, N=3, G=n)),
+    "lookup": Setup(lambda n: PromptLookup(n, prompt_lookup_min=1, adaptive=False)),
+    "trie": Setup(lambda n: LookaheadTrie(n, adaptive=False)),
+    "lookahead": Setup(lambda n: Lookahead(W=1 + n // 4, N=3, G=n)),
 }
 ALL = list(product(WAYS, FORMATS, THREADS, LENGTHS))
 COVERING = [
@@ -81,8 +81,7 @@ COVERING = [
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """A function of an embedded model's name and a format: the file with all matrices in that
-    format, made once."""
+    """A function of an embedded model's name and a format: the file in that format, made once."""
     folder = tmp_path_factory.mktemp("stories")
 
     @cache
@@ -121,7 +120,7 @@ def test_the_few_combinations_cover_all_pairs():
 
 
 @pytest.mark.parametrize(("way", "format", "threads", "length"), ALL if DEEP else COVERING)
-def test_text_is_the_plain_one(path, plain, way, format, threads, length):
+def test_drafters_change_no_piece(path, plain, way, format, threads, length):
     """Pieces are equal, log-probabilities bit for bit; also the second time, when a trie knows the
     text and an adaptive length has measurements. Each drafter predicts some tokens of the greedy
     text in F16. (An adaptive length may rightly be 0.)"""
@@ -139,7 +138,7 @@ def test_text_is_the_plain_one(path, plain, way, format, threads, length):
                 assert any(piece.drafted for piece in drafted)
 
 
-def test_a_draft_model_goes_on_when_contexts_are_full(path):
+def test_draft_models_survive_context_shift(path):
     """If a text outgrows the context, the target's is shifted and the draft model reads only the
     end: the text is the plain one, and its last part is drafted as well."""
     long = {"max_tokens": 150, "ignore_eos": True}

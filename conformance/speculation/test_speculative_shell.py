@@ -53,7 +53,7 @@ def test_json_without_drafts_has_none(inside, plain):
     assert "speculation" not in found["timings"]
 
 
-def test_lines_say_what_drafts_did(inside):
+def test_the_summary_reports_drafts(inside):
     code, _, stderr = inside(*ASKED, *KINDS["lookahead"])
     assert code == 0
     line = r"drafted (\d+) tokens, accepted (\d+) \([\d.]+%\), [\d.]+ tokens a step"
@@ -65,8 +65,7 @@ def test_lines_say_what_drafts_did(inside):
 
 
 def test_colour_shows_drafted_tokens(inside, plain):
-    """Drafted tokens are green, and without colours the text is the plain one; colours are
-    opt-in."""
+    """Drafted tokens are green on request, and without colours the text is the plain one."""
     _, coloured, _ = inside(*ASKED, *KINDS["lookahead"], "--colour")
     assert GREEN in coloured
     assert coloured.count(GREEN) == coloured.count(PLAIN)
@@ -106,25 +105,25 @@ FAULTS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_cannot_be_is_one_line(inside, name):
+def test_unusable_drafts_are_one_line(inside, name):
     arguments, words = FAULTS[name]
     assert words in fault(inside(*ASKED, *arguments))
 
 
 @pytest.mark.parametrize("name", MISUSES)
-def test_what_no_draft_could_be_is_wrong_usage(inside, name):
+def test_invalid_draft_options_are_wrong_usage(inside, name):
     arguments, words = MISUSES[name]
     assert words in misuse(inside(*ASKED, *arguments))
 
 
-def test_another_vocabulary_is_refused(inside, tmp_path):
+def test_drafts_of_another_vocabulary_are_refused(inside, tmp_path):
     """The line names the draft's file and how the two differ."""
     draft = Spelling().write(tmp_path / "letters.gguf")
     line = fault(inside(*ASKED, "--draft", draft))
     assert line.startswith(f"{draft}: the draft's vocabulary ")
 
 
-def test_very_large_drafts_are_as_large_as_can_be():
+def test_too_large_drafts_are_limited():
     """A draft with more branches than the cache has sequences is limited to what fits."""
     with Engine.load("story", threads=1, batch=16, speculation=LookaheadTrie(5000)) as engine:
         pieces = list(engine.stream("Once upon a time"))

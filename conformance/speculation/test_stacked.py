@@ -79,7 +79,7 @@ COVERING = [(m, f) for i, m in enumerate(MODELS) for f in (FORMATS[i], FORMATS[i
         *product(MODELS[:2], ["F16"], ["off"]),
     ],
 )
-def test_a_sparse_target(name, kv, sparse):
+def test_drafts_for_a_sparse_target(name, kv, sparse):
     """Masks are each token's own, so a verified batch gives the bits of single steps, for any cache
     format and drafter."""
     options = {"context": 96, "threads": 3 if kv == "Q4_0" else 2, "sparse": sparse}
@@ -87,7 +87,7 @@ def test_a_sparse_target(name, kv, sparse):
 
 
 @pytest.mark.parametrize("name", ["a model's tree", "itself", "lookup", "trie"])
-def test_a_target_within_a_budget(name):
+def test_drafts_for_a_streamed_target(name):
     """Streamed weights are the same for several verified tokens as for one."""
     options: dict[str, Any] = {"context": 96, "batch": 32, "threads": 2, "sparse": "on"}
     with Engine.load("story-relu", **options) as engine:
@@ -103,10 +103,7 @@ def test_a_target_within_a_budget(name):
         assert engine.timings.speculation.drafted > 0
 
 
-# A union of masks
-
-
-def test_a_union_of_all_neurons(tmp_path):
+def test_drafts_with_the_union_of_all_neurons(tmp_path):
     """With a union a token's logits depend on its batch, and so may the text. With every neuron
     active they do not; and the same drafts give the same text."""
     path = SmallSparse(seed=5).write(tmp_path / "sparse.gguf")
@@ -124,12 +121,8 @@ def test_a_union_of_all_neurons(tmp_path):
                 assert texts[0] == texts[1] == plain
 
 
-# Other vocabularies
-
-
 def test_a_draft_model_is_translated(tmp_path):
-    """Through text: a model of letters drafts for one of words, and equal words draft as well as
-    without translation."""
+    """A model of letters drafts for one of words; for equal vocabularies nothing is lost."""
     letters = Spelling().write(tmp_path / "letters.gguf")
     options = {"context": 96, "threads": 2}
     for kind in (Linear, Tree):

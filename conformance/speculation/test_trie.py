@@ -26,8 +26,8 @@ def counts(trie: Trie) -> dict[tuple[int, ...], tuple[int, float]]:
 
 
 @given(texts, st.integers(1, 4), st.data())
-def test_counts_are_those_of_the_texts(texts, length, data):
-    """Of all outputs, in any pieces, and of the last prompt, and nothing else."""
+def test_counts_equal_the_texts(texts, length, data):
+    """All outputs count, in any pieces, and the last prompt, and nothing else."""
     trie = Trie(length)
     written = Counter()
     for prompt, output in texts:
@@ -43,8 +43,7 @@ def test_counts_are_those_of_the_texts(texts, length, data):
 
 @given(texts, st.integers(1, 3), st.integers(0, 3))
 def test_memory_is_bounded(texts, length, room):
-    """There are never more nodes than allowed; each node's count is right, and at most its
-    parent's."""
+    """Nodes are no more than allowed; each one's count is right, and at most its parent's."""
     trie = Trie(length, 2 * (length + 1) + room)
     seen = Counter()
     for prompt, output in texts:
@@ -65,7 +64,7 @@ def test_memory_is_bounded(texts, length, room):
                 assert f_out <= above[1]
 
 
-def test_pruning_halves_outputs_and_drops_what_was_written_once():
+def test_pruning_halves_counts():
     trie = Trie(1, 12)
     for output in ([1, 2], [1, 2], [1, 2], [1, 3], [4, 5]):
         trie.begin([])
@@ -79,7 +78,7 @@ def test_pruning_halves_outputs_and_drops_what_was_written_once():
     }  # fmt: skip
 
 
-def test_a_prompt_that_is_too_long_is_remembered_from_its_end():
+def test_long_prompts_are_stored_from_their_end():
     trie = Trie(2, 20)
     trie.begin(list(range(100)))
     assert trie.find([99]).f_in == 1
@@ -88,9 +87,8 @@ def test_a_prompt_that_is_too_long_is_remembered_from_its_end():
 
 @given(texts, st.lists(st.integers(0, 3), min_size=1, max_size=4), st.integers(1, 3),
        st.integers(1, 4), st.integers(0, 40), st.integers(0, 40))  # fmt: skip
-def test_drafts_are_what_was_most_frequent(texts, end, suffix, length, room, most):
-    """First continuations of the longest suffix, then those of shorter ones only, each by score,
-    within the limits."""
+def test_drafts_are_the_most_frequent_continuations(texts, end, suffix, length, room, most):
+    """Continuations of the longest suffix are first, each by score, within the limits."""
     trie = Trie(length)
     drafter = TrieDrafter(trie, suffix, room)
     for prompt, output in texts:

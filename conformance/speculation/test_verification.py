@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.support.speculation.exactness import (
-    FORMULAS,
-    KERNELS,
-)
+from conformance.support.speculation.exactness import FORMULAS, KERNELS
 from engine.sampling.params import SamplingParams
 from engine.sampling.sampler import Sampler
 from engine.speculation.drafter import TEXT, Draft
@@ -115,8 +112,8 @@ def oracle(draft: Draft, p: Array, random: np.random.Generator) -> Outcome:
 
 
 @given(trees(), st.booleans(), st.integers(0, 2**32 - 1))
-def test_verifying_is_the_formulas_in_turn(tree, certain, seed):
-    """For any tree, with or without q, and the same random numbers: the same path and token."""
+def test_verification_equals_the_formulas(tree, certain, seed):
+    """Any tree, with or without q, gives the same path and token for equal random numbers."""
     tokens, parents, random = tree
     p = rows_of(random, len(tokens) + 1)
     draft = Draft(tokens, parents, None if certain else rows_of(random, len(tokens)))
@@ -127,7 +124,7 @@ def test_verifying_is_the_formulas_in_turn(tree, certain, seed):
 
 
 @given(trees(), st.booleans(), st.integers(0, 2**32 - 1))
-def test_a_greedy_target_goes_its_own_way(tree, certain, seed):
+def test_greedy_targets_accept_only_their_own_tokens(tree, certain, seed):
     """With one-hot p drafts are accepted as long as they are the target's tokens, for any random
     numbers and q, even 0."""
     tokens, parents, random = tree
@@ -154,8 +151,7 @@ class Fixed(np.random.Generator):
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2.0**-53])
 def test_the_ends_of_the_unit_interval(u):
-    """u = 0 accepts every possible token, and no impossible one; u just below 1 only tokens with p
-    >= q."""
+    """u = 0 accepts every possible token only; u just below 1 only tokens with p >= q."""
     q = np.array([[0.5, 0.5, 0.0]])
     draft = Draft.chain([0], q)
     for p, accepts in (([0.0, 0.5, 0.5], False), ([0.5, 0.5, 0.0], True), ([1.0, 0, 0], True)):
@@ -166,23 +162,25 @@ def test_the_ends_of_the_unit_interval(u):
     assert bool(verify(draft, little, Fixed(u)).nodes) == (u == 0)
 
 
-def logits_behind(text: tuple[int, ...]) -> Array:
+def logits_after(text: tuple[int, ...]) -> Array:
     """A toy model that depends on the last two tokens."""
     return np.random.default_rng(text[-2:]).normal(0, 2, VOCAB).astype(np.float32)
 
 
-def always(draft: Draft) -> Callable[[tuple[int, ...]], Draft]:
+def constant_draft(draft: Draft) -> Callable[[tuple[int, ...]], Draft]:
     """This draft for any text."""
     return lambda _: draft
 
 
-def written(sampler: Sampler, drafts: Callable[[tuple[int, ...]], Draft], length: int) -> list[int]:
+def generated(
+    sampler: Sampler, drafts: Callable[[tuple[int, ...]], Draft], length: int
+) -> list[int]:
     """A text, by target steps that each verify a draft."""
     text: tuple[int, ...] = (0, 0)
     while len(text) < length + 2:
         draft, node = drafts(text), TEXT
         while True:
-            sampled = verifier(VOCAB).sample(sampler, logits_behind(text), draft, node)
+            sampled = verifier(VOCAB).sample(sampler, logits_after(text), draft, node)
             sampler.accept(sampled.token)
             text = (*text, sampled.token)
             here = [n for n in children(draft, node) if draft.tokens[n] == sampled.token]
@@ -205,17 +203,17 @@ OPTIONS: list[dict[str, Any]] = [
 def test_deterministic_drafts_change_no_token(options):
     """With a seed the text is the one without drafts, for any drafts, chains and trees."""
     params = SamplingParams(seed=4, max_tokens=None, **options)
-    plain = written(Sampler(params, VOCAB, [1]), always(Draft()), 60)
+    plain = generated(Sampler(params, VOCAB, [1]), constant_draft(Draft()), 60)
     tree = Draft((0, 3, 1, 2, 4, 2), (TEXT, TEXT, 0, 1, 1, TEXT))
-    assert written(Sampler(params, VOCAB, [1]), always(tree), 60) == plain
+    assert generated(Sampler(params, VOCAB, [1]), constant_draft(tree), 60) == plain
     guess = Draft.chain([2, 3, 2, 3])
-    assert written(Sampler(params, VOCAB, [1]), always(guess), 60) == plain
-    other = written(Sampler(replace(params, seed=5), VOCAB, [1]), always(tree), 60)
+    assert generated(Sampler(params, VOCAB, [1]), constant_draft(guess), 60) == plain
+    other = generated(Sampler(replace(params, seed=5), VOCAB, [1]), constant_draft(tree), 60)
     assert (other == plain) == (params.temperature == 0)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_drawn_drafts_follow_the_seed_and_the_sampler(options):
+def test_sampled_drafts_are_reproducible(options):
     """The same text twice; the plain one for a greedy target; and no draft brings a banned token,
     here the end before min_tokens."""
     params = SamplingParams(seed=4, max_tokens=None, **options)
@@ -227,16 +225,16 @@ def test_drawn_drafts_follow_the_seed_and_the_sampler(options):
             tokens, rows = siblings(rows_of(random, 1)[0], 3, random)
             return Draft(tuple(tokens), (TEXT,) * len(tokens), rows)
 
-        return written(Sampler(replace(params, seed=seed), VOCAB, [1]), drawn, 60)
+        return generated(Sampler(replace(params, seed=seed), VOCAB, [1]), drawn, 60)
 
     assert by(4) == by(4)
     assert (by(4) == by(5)) == (params.temperature == 0)
     if params.temperature == 0:
-        assert by(4) == written(Sampler(params, VOCAB, [1]), always(Draft()), 60)
+        assert by(4) == generated(Sampler(params, VOCAB, [1]), constant_draft(Draft()), 60)
     assert 1 not in by(4)[: params.min_tokens]
 
 
-def test_what_a_draft_is_must_fit():
+def test_malformed_drafts_are_refused():
     """Other types and sizes are refused: kernels would read out of bounds."""
     p, random, choose = np.full(4, 0.25), np.random.default_rng(0), verifier(4).choose
     q = np.full((1, 4), 0.25)

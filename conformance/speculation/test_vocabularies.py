@@ -45,7 +45,7 @@ def test_the_same_vocabulary_passes():
 
 
 def test_sizes_may_differ_by_128():
-    """As for padded vocabularies; the larger may be the draft's or the target's."""
+    """Vocabularies are padded; the larger may be the draft's or the target's."""
     compared(WORDS[:72])
     compared(WORDS + [f"more{i}" for i in range(128)])
     with pytest.raises(VocabularyError, match="has 73 tokens, the target's 202: they may differ"):
@@ -62,7 +62,7 @@ def test_texts_are_compared_from_id_5_on():
         compared([*WORDS[:-1], "x"])
 
 
-def test_kinds_may_not_differ():
+def test_different_tokenizer_models_are_refused():
     with pytest.raises(VocabularyError, match="is of kind 'gpt2', the target's of 'llama'"):
         check(SPM, BPE, "draft.gguf")
 
@@ -78,7 +78,7 @@ def test_kinds_may_not_differ():
         ),
     ],
 )
-def test_the_line_that_mends_special_tokens_works(changed, said, tmp_path, monkeypatch):
+def test_the_suggested_command_fixes_special_tokens(changed, said, tmp_path, monkeypatch):
     """The command in the error, run unchanged for any file name and with or without the keys,
     writes a file that passes."""
     path = tmp_path / "a draft.gguf"
@@ -111,7 +111,7 @@ def test_a_target_without_bos_has_it_removed():
 
 @PAIRS
 @given(texts | near_words)
-def test_a_text_stays_the_same_text(target, draft, text):
+def test_translation_keeps_the_text(target, draft, text):
     """The draft's tokens decode to the target's text, with BOS in front of both."""
     try:
         ids = target.encode(text, add_special=False)
@@ -127,10 +127,10 @@ def test_a_text_stays_the_same_text(target, draft, text):
 
 @PAIRS
 @given(st.data())
-def test_a_draft_comes_back_as_the_beginning_of_its_text(target, draft, data):
+def test_translated_drafts_are_prefixes(target, draft, data):
     """For any draft, the translation is a prefix of its bytes, and all of them if they are whole
     characters that the target has."""
-    drafted = data.draw(st.lists(st.sampled_from(spoken(draft)), max_size=8))
+    drafted = data.draw(st.lists(st.sampled_from(translated(draft)), max_size=8))
     said = b"".join(map(draft.piece_bytes, drafted))
     ids = Translation(target, draft).to_target(drafted)
     heard = b"".join(map(target.piece_bytes, ids))
@@ -143,11 +143,11 @@ def test_a_draft_comes_back_as_the_beginning_of_its_text(target, draft, data):
         assert heard == said
 
 
-def spoken(tokenizer: Tokenizer) -> list[int]:
+def translated(tokenizer: Tokenizer) -> list[int]:
     return [i for i in range(tokenizer.vocab_size) if tokenizer.is_text(i)]
 
 
-def test_special_tokens_go_by_role_and_by_name():
+def test_special_tokens_are_translated_by_role_and_name():
     there = Translation(SPM, BPE)
     user, theirs = SPM.texts.index("<user>"), BPE.texts.index("<user>")
     assert there.to_draft([SPM.bos_id, user, SPM.eos_id]) == [BPE.bos_id, theirs, BPE.eos_id]
@@ -156,14 +156,14 @@ def test_special_tokens_go_by_role_and_by_name():
     assert there.to_target([theirs, end, theirs]) == [user]  # which has no namesake
 
 
-def test_a_special_token_without_a_namesake_is_spelled_out():
+def test_other_special_tokens_are_spelled_out():
     end = BPE.texts.index("<|im_end|>")
     assert SPM.decode(Translation(BPE, SPM).to_draft([end]), skip_special=False).strip() == (
         "<|im_end|>"
     )
 
 
-def test_within_a_character_there_is_nothing_to_say():
+def test_partial_characters_are_not_translated():
     """A text that ends inside a character is not translated; a draft is, up to there."""
     half = [SPM.texts.index("<0xC3>")]
     assert Translation(SPM, BPE).to_draft(half) is None

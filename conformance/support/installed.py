@@ -46,8 +46,7 @@ def place_assay(folder: Path) -> Path:
 def place(
     folder: Path, name: str, sources: Mapping[str, str], points: Mapping[str, Mapping[str, str]]
 ) -> Path:
-    """Install a distribution as an installer would, with sources by path and entry points by
-    group."""
+    """Install a distribution as an installer would: sources by path, entry points by group."""
     for path, text in sources.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

@@ -13,7 +13,7 @@ import re
 import sys
 from dataclasses import dataclass
 
-from conformance.support.elsewhere import python_for
+from conformance.support.cross_compile import python_for
 
 CPU, FEATURES = "neoverse-v2", ("bf16", "dotprod", "fullfp16", "i8mm", "lse", "neon")
 DOTS = {"neon_dotprod": "sdot", "neon_i8mm": "smmla"}

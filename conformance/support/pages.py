@@ -96,8 +96,7 @@ class Place:
             self.run(command)
 
     def run(self, command: str) -> None:
-        """Run a line of a page: its exit status is the one in its comment, or 0, and it prints
-        something."""
+        """Run a line of a page: it prints something, and exits with its comment's status, or 0."""
         program, *words = shlex.split(command, comments=True)
         found = EXIT.search(command)
         told = self.python(*(PROGRAM if program == "assay" else ()), *words, status=found)

@@ -54,8 +54,7 @@ def misuse(outcome: tuple[int, str, str]) -> str:
 
 
 def answer(engine: Engine, prompt: str | list[int], **params: Any) -> RequestOutput:
-    """The expected answer of the program: the engine's result with its defaults and these
-    parameters."""
+    """The program's expected answer: the engine's with its defaults and these parameters."""
     return engine.generate(prompt, Sampling(**params).params())
 
 

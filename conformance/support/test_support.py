@@ -22,15 +22,15 @@ from conformance.support.rooms import Copy
 from kernels.cpu.runtime.io_pool import iovecs_of
 
 
-def test_a_child_is_told_of_in_full():
-    """Its output, its errors and its exit status; its standard input is empty."""
+def test_a_childs_output_and_status_are_returned():
+    """Its output, its errors and its exit status are returned; its standard input is empty."""
     done = python("import sys; print(sys.argv[1]); sys.exit(sys.stdin.read() or 'no')", 5)
     assert (done.returncode, done.stdout, done.stderr) == (1, "5\n", "no\n")
     assert run("cat", input="a").stdout == "a"
 
 
 def test_a_child_that_fails_or_hangs_is_an_error():
-    """With its own message, or after a timeout."""
+    """The error has the child's own message, or names the timeout."""
     assert output_of("print(1)") == "1\n"
     with pytest.raises(RuntimeError, match=r"exit 1\n(.|\n)*ZeroDivisionError"):
         output_of("1 / 0")
@@ -39,7 +39,7 @@ def test_a_child_that_fails_or_hangs_is_an_error():
 
 
 def test_a_child_is_gone_afterwards():
-    """Whatever it was doing."""
+    """The child is ended, whatever it was doing."""
     with started(
         sys.executable, "-c", "print(flush=True); input()", stdin=subprocess.PIPE
     ) as child:
@@ -49,13 +49,13 @@ def test_a_child_is_gone_afterwards():
 
 
 def test_a_deaf_child_ignores_ctrl_c():
-    """And so do its own children."""
+    """The child and its own children ignore Ctrl-C."""
     program = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print(1)"
     assert run(*DEAF, sys.executable, "-c", program).stdout == "1\n"
     assert run(sys.executable, "-c", program).stdout == ""
 
 
-def test_faults_and_misuse_are_told_from_all_else():
+def test_fault_and_misuse_lines():
     """One plain line, and a last line after the usage; lines about compilation are no fault."""
     compiling = "assay: compiling and trying kernels of x\n"
     assert complaints(compiling + "else\n") == "else\n"
@@ -79,7 +79,7 @@ def read(disk: Disk, path: Path, size: int, offset: int = 0) -> tuple[int, bytes
     return found, b"".join(b.tobytes() for b in buffers)
 
 
-def test_a_disk_answers_as_it_is_told(tmp_path):
+def test_scripted_disks(tmp_path):
     """It reads, reads less and corrupts the rest, or fails; and it records its calls."""
     path = tmp_path / "file"
     path.write_bytes(bytes(range(8)))
@@ -93,15 +93,15 @@ def test_a_disk_answers_as_it_is_told(tmp_path):
     assert healthy(0, 1) is None
 
 
-def test_a_full_disk_is_full_and_well_again(tmp_path):
-    """With either implementation."""
+def test_full_disks_recover(tmp_path):
+    """Either implementation is full, and well again."""
     for limit in (full_after(4096), small_disk(tmp_path, 2**16)):
         with limit, pytest.raises(OSError, match=r"File too large|No space left"):
             (tmp_path / "file").write_bytes(bytes(2**20))
         (tmp_path / "file").write_bytes(bytes(2**20))
 
 
-def test_pages_are_counted(tmp_path):
+def test_cached_pages_are_counted(tmp_path):
     """All pages of a file just written, and none of one just dropped."""
     path = tmp_path / "file"
     path.write_bytes(bytes(40_960))
@@ -112,7 +112,7 @@ def test_pages_are_counted(tmp_path):
     assert pages_kept(path) <= 10  # a file system in memory keeps all
 
 
-def test_an_edit_is_of_one_place(tmp_path):
+def test_edits_match_exactly_once(tmp_path):
     """No match and several are errors, since a test would then try something else."""
     copy = Copy(tmp_path)
     file = "reference/op.py"
@@ -132,8 +132,8 @@ SMALL = {
 
 
 @pytest.mark.parametrize("small", SMALL.values(), ids=SMALL)
-def test_files_have_the_tensors(small, tmp_path):
-    """As the gguf package reads them, byte for byte; writing again gives the same bytes."""
+def test_files_have_their_tensors(small, tmp_path):
+    """The gguf package reads them byte for byte; writing again gives the same bytes."""
     weights, norms = small.tensors()
     wanted = {name: w.data.tobytes() for name, w in weights.items()}
     wanted |= {name: norm.tobytes() for name, norm in norms.items()}
@@ -143,7 +143,7 @@ def test_files_have_the_tensors(small, tmp_path):
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
-def test_a_sparse_file_lacks_what_it_is_told(tmp_path):
+def test_sparse_files_omit_a_tensor(tmp_path):
     """One tensor is missing, and the magic is PowerInfer's."""
     name = "blk.1.fc1.weight"
     path = Sparse().write(tmp_path / "a.gguf", without=name)

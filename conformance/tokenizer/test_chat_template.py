@@ -70,7 +70,7 @@ def test_llama3():
     assert chat.writes_bos(prompt)
 
 
-def test_llama2_keeps_to_the_templates_own_rules():
+def test_llama2():
     """Blocks leave no blank lines behind, and a template may refuse the order of messages."""
     assert render(LLAMA2, TALK) == (
         "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST]  Yes  </s>"
@@ -79,9 +79,8 @@ def test_llama2_keeps_to_the_templates_own_rules():
         render(LLAMA2, [USER, USER])
 
 
-def test_what_transformers_offers_is_there():
-    """Loop controls, tojson, strftime_now, generation marks and absent tools work as in
-    transformers."""
+def test_transformers_extensions():
+    """Loop controls, tojson, strftime_now, generation marks and absent tools work."""
     assert (
         render("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}")
         == "01"
@@ -95,7 +94,7 @@ def test_what_transformers_offers_is_there():
 
 @settings(deadline=None, max_examples=100, derandomize=True)
 @given(content=st.text())
-def test_content_is_data(content):
+def test_content_is_not_interpreted(content):
     """A message's text is unchanged, with any Jinja or HTML in it."""
     assert render("{{ messages[0]['content'] }}", [{"role": "user", "content": content}]) == content
 
@@ -180,8 +179,7 @@ def test_sandbox_holds(source):
     ],
 )
 def test_endless_templates_end(source):
-    """Loops, recursion, powers and repetition are bounded: a hostile template ends within
-    seconds."""
+    """Loops, recursion, powers and repetition are bounded: such templates end within seconds."""
     start = time.perf_counter()
     with pytest.raises(ChatError, match=r"^chat template: "):
         render(source)

@@ -32,8 +32,8 @@ texts = texts.filter(lambda text: not set(text) & set("▁\ufeff\ufffd"))
 @pytest.mark.parametrize("tokenizer", [EVERY[name] for name in PLAIN], ids=PLAIN)
 @quick
 @given(text=texts)
-def test_any_text_comes_back(tokenizer, text):
-    """At once, with BOS or not, and token by token, each of which returns only whole characters."""
+def test_texts_round_trip(tokenizer, text):
+    """A text is decoded whole, with BOS or not, and token by token in whole characters."""
     bare = tokenizer.encode(text, add_special=False)
     ids = bare if tokenizer.kind == "gemma4" else tokenizer.encode(text)  # BOS is a tab of its own
     assert tokenizer.decode(ids) == tokenizer.decode(bare) == text
@@ -48,7 +48,7 @@ def test_any_text_comes_back(tokenizer, text):
 @every
 @quick
 @given(data=st.data())
-def test_stream_of_any_ids_is_their_decoding(tokenizer, data):
+def test_streams_equal_decoding(tokenizer, data):
     """Any ids, even ones that are no valid UTF-8, stream to the text of their bytes."""
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1)))
     shown = [i for i in ids if not tokenizer.is_special(i)]
@@ -136,7 +136,7 @@ def test_character_without_a_token_is_refused():
     assert Tokenizer.from_metadata(lossy).encode("ab") == [0, 1, 2]
 
 
-def test_around_a_text():
+def test_special_tokens_around_a_text():
     """BERT adds [CLS] before and [SEP] after a text whatever the file says, Gemma 4 BOS, RWKV and
     PLaMo nothing, as in llama.cpp."""
     flags = {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": False}
@@ -150,7 +150,7 @@ def test_around_a_text():
         assert Tokenizer.from_metadata(SMALL[name] | asked).encode("") == []
 
 
-def test_whitespace_words_are_apart_and_may_be_lowered():
+def test_whitespace_and_lowercasing():
     """Whitespace of any kind is not text; capitals are lowercased if the file says so."""
     metadata = vocabulary("whitespace")
     lower = Tokenizer.from_metadata(metadata | {"tokenizer.ggml.normalizer.lowercase": True})
@@ -160,7 +160,7 @@ def test_whitespace_words_are_apart_and_may_be_lowered():
     assert lower.encode("Xaä") == as_is.encode("xaä")
 
 
-def test_llama3_takes_a_whole_word_that_no_merge_reaches():
+def test_llama3_ignores_merges_for_whole_words():
     """Under llama-bpe a word in the vocabulary is one token, under gpt-2 only if merges make it."""
     metadata = bpe_metadata()
     metadata["tokenizer.ggml.tokens"][-1] = "bbb"
@@ -170,8 +170,8 @@ def test_llama3_takes_a_whole_word_that_no_merge_reaches():
     assert Tokenizer.from_metadata(metadata).encode("bbb") == [264, 266]
 
 
-def test_merge_listed_twice_counts_where_it_is_first():
-    """As in llama.cpp; the library would use the last."""
+def test_the_first_of_duplicate_merges_counts():
+    """llama.cpp uses the first; the library would use the last."""
     metadata = bpe_metadata()
     merges = metadata["tokenizer.ggml.merges"]
     twice = Tokenizer.from_metadata(metadata | {"tokenizer.ggml.merges": [*merges, merges[0]]})

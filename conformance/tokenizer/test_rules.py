@@ -13,16 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers
 
+from conformance.support.tokenizer import vocabularies
 from conformance.support.tokenizer.small_vocabularies import REPLACED, SMALL, charsmap
-from conformance.support.tokenizer.vocabularies import (
-    BPE,
-    NORMAL,
-    SPM,
-    UNKNOWN,
-    bpe_metadata,
-    gguf,
-    spm_metadata,
-)
 from conformance.support.tokenizer.words import texts
 from engine.convert.sentencepiece_model import _fields
 from engine.convert.vocabulary import TEXTS
@@ -46,12 +38,11 @@ def ways(text: str, pieces: Callable[[str], bool]) -> Iterator[tuple[str, ...]]:
 
 @quick
 @given(text=words)
-def test_unigram_takes_the_best_sum(text):
-    """No segmentation has a higher sum of scores; an unknown character costs 10 more than the
-    worst."""
+def test_unigram_maximises_the_score(text):
+    """No segmentation scores higher; an unknown character costs 10 more than the worst."""
     scored = {SPACE: -2.0, "a": -1.0, "b": -1.5, "ab": -2.25, "aa": -2.5, "bab": -3.0, "b▁": -2.0}
-    tokens = [("<unk>", UNKNOWN), *((piece, NORMAL) for piece in scored)]
-    metadata = gguf("t5", tokens, scores=[0.0, *scored.values()], unknown_token_id=0)
+    tokens = [("<unk>", vocabularies.UNKNOWN), *((piece, vocabularies.NORMAL) for piece in scored)]
+    metadata = vocabularies.gguf("t5", tokens, scores=[0.0, *scored.values()], unknown_token_id=0)
     metadata |= {"tokenizer.ggml.add_eos_token": False}
     tokenizer = Tokenizer.from_metadata(metadata)
     told = tokenizer.encode(text)
@@ -64,7 +55,7 @@ def test_unigram_takes_the_best_sum(text):
     assert sum(map(scored.__getitem__, known)) + missing * costs["c"] == pytest.approx(best)
 
 
-def test_unigram_is_sentencepieces():
+def test_unigram_equals_sentencepiece():
     """A model that the library trained, its map (NFKC) and all: the ids are the library's."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -79,7 +70,7 @@ def test_unigram_is_sentencepieces():
         2 if library.is_unknown(i) else 3 if library.is_control(i) else 4 if i == 3 else 1
         for i in ids
     ]
-    metadata = gguf(
+    metadata = vocabularies.gguf(
         "t5", [(library.id_to_piece(i), kind) for i, kind in zip(ids, kinds, strict=True)],
         scores=[library.get_score(i) for i in ids], unknown_token_id=library.unk_id(),
         add_space_prefix=True, remove_extra_whitespaces=True, add_eos_token=False,
@@ -92,8 +83,7 @@ def test_unigram_is_sentencepieces():
 
 
 def test_charsmap_replaces_the_longest():
-    """A map of ours, read back: at every position the longest key, and nothing where there is
-    none."""
+    """Our map, read back, has the longest key at every position, and nothing elsewhere."""
     read = Charsmap({"tokenizer.ggml.precompiled_charsmap": charsmap(REPLACED)})
     for key, value in REPLACED.items():
         assert read.longest(f"x{key}y", 1) == (1 + len(key), value)
@@ -110,7 +100,7 @@ def word_piece(lower: bool) -> Library:
         zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"], strict=True)
     ):
         name = text.removeprefix(SPACE) if text.startswith(SPACE) else f"##{text}"
-        vocab[text if kind != NORMAL else name] = i
+        vocab[text if kind != vocabularies.NORMAL else name] = i
     library = Library(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=1000))
     library.normalizer = normalizers.BertNormalizer(lowercase=lower)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -118,7 +108,7 @@ def word_piece(lower: bool) -> Library:
 
 
 @pytest.mark.parametrize("lower", [True, False])
-def test_word_piece_is_hugging_faces(lower):
+def test_word_piece_equals_hugging_face(lower):
     """Ids are BertTokenizer's, except for Hangul, whose syllables llama.cpp decomposes."""
     tokenizer = Tokenizer.from_metadata(SMALL["wordpiece" if lower else "wordpiece-cased"])
     library = word_piece(lower)
@@ -130,8 +120,7 @@ def test_word_piece_is_hugging_faces(lower):
 
 
 def test_word_piece_has_llama_cpps_unicode():
-    """Version 15.1, whatever Python's is: marks and accents of 15 count, those of 16 are plain
-    characters."""
+    """Marks and accents of Unicode 15.1 count, whatever Python's version is."""
     tokenizer = Tokenizer.from_metadata(SMALL["wordpiece"])
 
     def encode(text):
@@ -145,8 +134,8 @@ def test_word_piece_has_llama_cpps_unicode():
 
 @quick
 @given(data=st.binary(max_size=9).map(lambda data: data.decode(errors="ignore")) | words)
-def test_world_takes_the_longest(data):
-    """At each byte the longest token that starts there."""
+def test_world_is_longest_match(data):
+    """At each byte the longest token that starts there is taken."""
     tokenizer = Tokenizer.from_metadata(SMALL["world"])
     known = {tokenizer.piece_bytes(i): i for i in range(1, tokenizer.vocab_size)}
     rest, expected = data.encode(), []
@@ -159,7 +148,7 @@ def test_world_takes_the_longest(data):
 
 @quick
 @given(text=words)
-def test_plamo_takes_the_least_cost(text):
+def test_plamo_minimises_the_cost(text):
     """No segmentation costs less; an unknown character costs 1000."""
     metadata = SMALL["plamo2"]
     tokens, scores = (metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "scores"))
@@ -179,9 +168,8 @@ def test_plamo_drops_a_byte_order_mark():
     assert tokenizer.encode("\ufeffab") == tokenizer.encode("ab")
 
 
-def joined_greedily(pieces: list[str], rank: Callable[[str, str], float]) -> list[str]:
-    """The textbook rule: join the pair of lowest rank, the leftmost of equal ones, until none is
-    left."""
+def merged_by_rank(pieces: list[str], rank: Callable[[str, str], float]) -> list[str]:
+    """The textbook rule: join the leftmost pair of lowest rank until none is left."""
     while len(pieces) > 1:
         lowest, i = min((rank(a, b), i) for i, (a, b) in enumerate(itertools.pairwise(pieces)))
         if lowest == math.inf:
@@ -192,32 +180,32 @@ def joined_greedily(pieces: list[str], rank: Callable[[str, str], float]) -> lis
 
 @quick
 @given(text=st.text(alphabet="ab é😀", min_size=1))
-def test_spm_joins_by_score(text):
+def test_spm_merges_by_score(text):
     """SentencePiece ids are those of the textbook rule, ties and unknown characters included."""
-    metadata = spm_metadata()
+    metadata = vocabularies.spm_metadata()
     tokens, scores = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.scores"]
     ranks = {t: -s for t, s in zip(tokens[260:], scores[260:], strict=True)}
     pieces = list("▁" + text.replace(" ", "▁"))
     expected: list[str] = []
-    for piece in joined_greedily(pieces, lambda a, b: ranks.get(a + b, math.inf)):
+    for piece in merged_by_rank(pieces, lambda a, b: ranks.get(a + b, math.inf)):
         expected += [piece] if piece in ranks else [f"<0x{byte:02X}>" for byte in piece.encode()]
-    assert [tokens[i] for i in SPM.encode(text, add_special=False)] == expected
+    assert [tokens[i] for i in vocabularies.SPM.encode(text, add_special=False)] == expected
 
 
 @quick
 @given(word=st.text(alphabet="ab", min_size=1))
-def test_bpe_joins_by_merge_order(word):
+def test_bpe_merges_by_rank(word):
     """Byte-level ids of a word are those of the textbook rule."""
-    metadata = bpe_metadata()
+    metadata = vocabularies.bpe_metadata()
     tokens = metadata["tokenizer.ggml.tokens"]
     ranks = {merge: i for i, merge in enumerate(metadata["tokenizer.ggml.merges"])}
-    expected = joined_greedily(list(word), lambda a, b: ranks.get(f"{a} {b}", math.inf))
-    assert [tokens[i] for i in BPE.encode(word, add_special=False)] == expected
+    expected = merged_by_rank(list(word), lambda a, b: ranks.get(f"{a} {b}", math.inf))
+    assert [tokens[i] for i in vocabularies.BPE.encode(word, add_special=False)] == expected
 
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("text", ["a" * 100_000, " " * 100_000, "1" * 100_000, "\u0301" * 50_000])
-def test_long_run_takes_seconds(name, text):
+def test_long_runs_take_linear_time(name, text):
     """100 kB of one letter cost no more a letter than 10 kB: no quadratic algorithm. A factor of
     five allows for caches and other load."""
     tokenizer = Tokenizer.from_metadata(SMALL[name])

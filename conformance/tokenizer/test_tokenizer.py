@@ -43,16 +43,13 @@ def same_ids(tokenizer, asked):
         assert tokenizer.encode(text, add_special=False) == asked(text), ascii(text)
 
 
-# Real vocabularies
-
-
 @cache
 def real_tokenizer(name: str) -> Tokenizer:
     return Tokenizer.from_metadata(real_metadata(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_real_vocabulary_gives_the_models_own_ids(name):
+def test_real_vocabularies_give_the_models_ids(name):
     """Every text of llama.cpp's own test gets exactly the ids that the model's tokenizer gives."""
     tokenizer = real_tokenizer(name)
     for text, ids in real_cases(name):
@@ -60,7 +57,7 @@ def test_real_vocabulary_gives_the_models_own_ids(name):
 
 
 @pytest.mark.parametrize("name", NAMES[:-1])  # BERT's spaces are lost
-def test_real_vocabulary_turns_ids_back_into_the_text(name):
+def test_real_vocabularies_round_trip(name):
     """The same ids come back as the text, at once and in a stream, with and without BOS."""
     tokenizer = real_tokenizer(name)
     for text, ids in real_cases(name):
@@ -80,14 +77,14 @@ def test_real_vocabulary_turns_ids_back_into_the_text(name):
         ("qwen2", [], {"</s>", "<|endoftext|>", "<|im_end|>"}),  # llama.cpp goes by names
     ],
 )
-def test_real_vocabulary_knows_where_a_text_begins_and_ends(name, bos, eog):
+def test_real_vocabularies_have_bos_and_end_tokens(name, bos, eog):
     """BOS is added where the model expects it, and all its end-of-turn tokens are known."""
     tokenizer = real_tokenizer(name)
     assert tokenizer.encode("") == bos
     assert {tokenizer.piece(i) for i in tokenizer.eog_ids} == eog
 
 
-def test_phi3_swallows_the_space_behind_special_tokens():
+def test_phi3_strips_after_special_tokens():
     """Phi 3 drops the line break after a turn's end, as it was trained to."""
     tokenizer = real_tokenizer("phi-3")
     ids = tokenizer.encode("<|user|>\nHi<|end|>\n<|assistant|>\n", parse_special=True)
@@ -101,40 +98,36 @@ def test_phi3_swallows_the_space_behind_special_tokens():
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_vocabulary_is_llama_cpps(name):
-    """Ids of 1005 texts, pieces of all tokens and the end-of-text ids equal llama.cpp's stored
-    ones."""
+def test_real_vocabularies_equal_llama_cpps(name):
+    """Ids of 1005 texts, all pieces and the end-of-text ids are llama.cpp's stored ones."""
     told = ours(real_metadata(name))
     differ = [key for key, value in KEPT[name].items() if told[key] != value]
     assert differ == OTHERWISE.get(name, [])
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_llama_cpp_tokenises_random_texts_so(llama_cpp, name):
+def test_llama_cpp_agrees_on_random_texts(llama_cpp, name):
     metadata = real_metadata(name)
     asked = llama_cpp.words(VOCABS / f"{PREFIX}{name}.gguf")
     same_ids(Tokenizer.from_metadata(metadata), asked)
 
 
-# Small ones
-
-
 @pytest.mark.parametrize("name", SMALL)
-def test_small_vocabulary_is_llama_cpps(name):
-    """The same for vocabularies of every kind."""
+def test_small_vocabularies_equal_llama_cpps(name):
+    """Small vocabularies of every kind give llama.cpp's ids."""
     assert ours(SMALL[name]) == KEPT[name]
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_llama_cpp_still_makes_that_of_it(llama_cpp, name, tmp_path):
-    """It is run anew."""
+def test_llama_cpp_still_agrees_on_small_vocabularies(llama_cpp, name, tmp_path):
+    """llama.cpp is run anew, and gives the stored ids."""
     path = write_vocabulary(tmp_path / "v.gguf", SMALL[name])
     assert llama_cpp.vocabulary(path) == KEPT[name]
     same_ids(Tokenizer.from_metadata(SMALL[name]), llama_cpp.words(path))
 
 
-def test_every_kind_is_among_the_small_vocabularies_or_tried_elsewhere():
-    """ "llama" in test_laws.py, "whitespace" among the ways to cut."""
+def test_every_kind_has_a_small_vocabulary():
+    """ "llama" is tested in test_laws.py, "whitespace" with the pre-tokenizers."""
     kinds = {metadata["tokenizer.ggml.model"] for metadata in SMALL.values()}
     assert {*kinds, "llama", "whitespace"} == set(KINDS)
 
@@ -143,7 +136,7 @@ def test_every_kind_is_among_the_small_vocabularies_or_tried_elsewhere():
 
 
 @pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS)
-def test_words_are_llama_cpps(names):
+def test_pre_tokenizers_equal_llama_cpps(names):
     """Ids of 805 texts equal llama.cpp's stored ones."""
     tokenizer = Tokenizer.from_metadata(vocabulary(names[0]))
     found = digest(lambda text: tokenizer.encode(text, add_special=False))
@@ -151,8 +144,8 @@ def test_words_are_llama_cpps(names):
 
 
 @pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS)
-def test_llama_cpp_still_cuts_them_so(llama_cpp, names, tmp_path):
-    """It is run anew."""
+def test_llama_cpp_still_agrees_on_pre_tokenizers(llama_cpp, names, tmp_path):
+    """llama.cpp is run anew, and gives the stored ids."""
     metadata = vocabulary(names[0])
     asked = llama_cpp.words(write_vocabulary(tmp_path / "words.gguf", metadata))
     assert digest(asked) == WORDS[names[0]]
@@ -160,7 +153,7 @@ def test_llama_cpp_still_cuts_them_so(llama_cpp, names, tmp_path):
 
 
 @pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS)
-def test_what_llama_cpps_tables_lack_is_no_letter(names):
+def test_characters_of_unicode_16_are_unassigned(names):
     """Letters, digits, marks and symbols of Unicode 16 are split like unassigned code points."""
     contexts = "a{0}b {0} 1{0}2,{0}! {0}{0}\n{0}Z\u0301{0}"
     for pattern in PRE_TOKENIZERS[names[0]].patterns:

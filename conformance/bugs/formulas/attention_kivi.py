@@ -30,9 +30,4 @@ def swapped_halves(**given: Any) -> Array:
     return attention_kivi(**{**given, "k_pages": rows.reshape(pages.shape)})
 
 
-BUGS = in_python(
-    "attention_kivi",
-    averaged_apart,
-    swapped_halves,
-    formats=("F16",),
-)
+BUGS = in_python("attention_kivi", averaged_apart, swapped_halves, formats=("F16",))

@@ -42,10 +42,7 @@ class Gap:
             raise ValueError(f"our logits are {ours.shape}, the peer's {theirs.shape}")
         a, b = ours.astype(np.float64), theirs.astype(np.float64)
         p, q = log_probabilities(b), log_probabilities(a)
-        return cls(
-            nmse(ours, theirs),
-            float(np.mean(np.sum(np.exp(p) * (p - q), axis=-1))),
-        )
+        return cls(nmse(ours, theirs), float(np.mean(np.sum(np.exp(p) * (p - q), axis=-1))))
 
     def within(self, limit: float) -> bool:
         """The limit is of the NMSE. The divergence is about half the mean squared error, which is

@@ -25,7 +25,7 @@ SINKS, RECENT, PROMPT = 3, 7, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Query:
     """A kind of answer, of a checkpoint with so many blocks: logits from the `first` token on of
     PROMPT and one more. A window has `recent` cells, a token's own among them."""
 
@@ -44,7 +44,7 @@ class Asked:
         return DuoAttention(SINKS, self.recent, stride=1, heads=heads)
 
 
-ASKED = Asked("mask", 2, RECENT, 0), Asked("kvpress", 1, RECENT + 1, PROMPT)
+ASKED = Query("mask", 2, RECENT, 0), Query("kvpress", 1, RECENT + 1, PROMPT)
 
 
 def numbers(checkpoint: Checkpoint) -> Array:
@@ -53,8 +53,8 @@ def numbers(checkpoint: Checkpoint) -> Array:
     return np.random.default_rng(checkpoint.seed).permutation(np.prod(dims)).reshape(dims) / 3 - 0.2
 
 
-def masked(model: Any, streaming: Array, tokens: list[int]) -> Any:
-    """Logits where the heads that stream have the authors' mask (streaming_attn.py)."""
+def logits_with_mask(model: Any, streaming: Array, tokens: list[int]) -> Any:
+    """Logits where streaming heads have the authors' mask (streaming_attn.py)."""
     import torch
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -75,8 +75,8 @@ def masked(model: Any, streaming: Array, tokens: list[int]) -> Any:
     return model(torch.tensor([tokens])).logits[0], streaming
 
 
-def pressed(model: Any, given: Array, tokens: list[int]) -> Any:
-    """Logits behind a prompt, and the heads that kvpress has stream by these numbers."""
+def logits_with_kvpress(model: Any, given: Array, tokens: list[int]) -> Any:
+    """Logits after a prompt, and the heads that kvpress streams by these numbers."""
     import kvpress
     import torch
     import transformers
@@ -93,7 +93,7 @@ def pressed(model: Any, given: Array, tokens: list[int]) -> Any:
 
 
 def answers() -> dict[str, Any]:
-    """Of each checkpoint and kind which heads stream and the logits."""
+    """Streaming heads and logits, by checkpoint and kind of answer."""
     import torch
 
     from conformance.llama.peers.hugging_face import model_of
@@ -105,9 +105,9 @@ def answers() -> dict[str, Any]:
             checkpoint, tokens = asked.of(name), asked.tokens(name)
             model = model_of(checkpoint, checkpoint.weights()).eval()
             given = numbers(checkpoint)
-            ask: Callable[..., Any] = pressed
+            ask: Callable[..., Any] = logits_with_kvpress
             if asked.kind == "mask":
-                ask, given = masked, streaming_heads(given, 0.5)
+                ask, given = logits_with_mask, streaming_heads(given, 0.5)
             with torch.inference_mode():
                 logits, streaming = ask(model, given, tokens)
             rows = [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]

@@ -16,8 +16,7 @@ from reference.op import Array
 
 
 def export(checkpoint: Checkpoint, path: Path, format: str = "F32") -> Path:
-    """Matrices in `format`, vectors in F32. In a format that is only read, matrices are others as
-    large."""
+    """Matrices in `format`, vectors in F32. Matrices of read-only formats are others as large."""
     with TemporaryDirectory() as name:
         folder = write_folder(checkpoint, Path(name))
         if format in OUTTYPES:

@@ -22,20 +22,19 @@ def logits(checkpoint: Checkpoint, weights: Mapping[str, Array], tokens: Sequenc
 
 
 def logits_of_folder(folder: Path, tokens: Sequence[int]) -> Array:
-    """The same of a model as transformers itself opens its folder."""
+    """The logits of a model as transformers itself opens its folder."""
     return _answer(_opened(folder), tokens)
 
 
 def hidden_of_folder(folder: Path, tokens: Sequence[int]) -> Array:
-    """What that model's logits are computed from, float32 [tokens, hidden]."""
+    """The hidden states from which that model's logits are computed, float32 [tokens, hidden]."""
     with torch.inference_mode():
         answer = _opened(folder).base_model.eval()(torch.tensor([list(tokens)]), use_cache=False)
     return np.asarray(answer.last_hidden_state[0].numpy(), np.float32)
 
 
 def score(logits: Array, tokens: Sequence[int], first: int) -> tuple[float, bool]:
-    """By PyTorch, the log-probability of `tokens[first:]`, each behind those before it, and whether
-    each is the likeliest."""
+    """PyTorch's log-probability of each of `tokens[first:]`, and whether each is the likeliest."""
     rows = torch.log_softmax(torch.from_numpy(logits[first - 1 : -1].astype(np.float64)), dim=-1)
     wanted = torch.tensor(list(tokens[first:]))
     likely = bool((rows.argmax(dim=-1) == wanted).all())

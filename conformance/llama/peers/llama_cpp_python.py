@@ -10,7 +10,7 @@ import llama_cpp
 import numpy as np
 
 from conformance.llama.peers.compare import log_probabilities
-from conformance.llama.peers.stories import HELD_OUT, read_out
+from conformance.llama.peers.stories import HELD_OUT, held_out_text
 from conformance.support.tokenizer.small_vocabularies import told
 from reference.op import Array
 
@@ -120,12 +120,12 @@ def greedy(llama: llama_cpp.Llama, prompt: str, count: int) -> tuple[list[int], 
     return tokens, told, lead
 
 
-def costs(llama: llama_cpp.Llama) -> list[float]:
+def losses(llama: llama_cpp.Llama) -> list[float]:
     """Mean -ln p in nats of the tokens that count of each chunk of the held-out stories, as
     llama.cpp's perplexity tool has it: the text is tokenised whole, special tokens left as text."""
     tokens = llama.tokenize(HELD_OUT.read_bytes(), add_bos=True, special=False)
     found = []
-    for passage in read_out(tokens, llama.token_bos()).passages():
+    for passage in held_out_text(tokens, llama.token_bos()).passages():
         llama.reset()
         llama.eval(list(passage.tokens))
         rows = llama.scores[passage.first : len(passage.tokens) - 1].astype(np.float64)

@@ -41,18 +41,18 @@ def main() -> None:
         "told": {},
     }
     if story := embedded_models().get(STORY):
-        entries["told"][STORY] = told(story)
+        entries["told"][STORY] = greedy_and_losses(story)
     else:
         print(f"{STORY} is not among the embedded models: nothing is told")
     goldens.save_json("index", entries)
     goldens.save_json("mixes", {name: mixes(skeleton) for name, skeleton in SKELETONS.items()})
     goldens.save_json("errors", errors())
-    goldens.save_json("words", cut())
+    goldens.save_json("words", pre_tokenizer_digests())
     goldens.save_json("vocabularies", vocabularies())
 
 
-def cut() -> dict[str, str]:
-    """By every way to cut a text into words, what `words` is told of the texts there."""
+def pre_tokenizer_digests() -> dict[str, str]:
+    """Digests of llama.cpp's ids of the texts of words.py, by pre-tokenizer."""
     with tempfile.TemporaryDirectory() as folder:
         return {
             name: digest(
@@ -63,7 +63,7 @@ def cut() -> dict[str, str]:
 
 
 def vocabularies() -> dict[str, Any]:
-    """What it makes of the small vocabularies, and of those real ones that are here."""
+    """llama.cpp's results for the small vocabularies, and for those real ones that are here."""
     with tempfile.TemporaryDirectory() as folder:
         files = {
             name: write_vocabulary(Path(folder) / f"{name}.gguf", metadata)
@@ -89,9 +89,8 @@ def answers(checkpoint: Checkpoint) -> dict[str, Array]:
     return found
 
 
-def told(path: Path) -> dict[str, Any]:
-    """What llama.cpp tells with a model, its cache in F16 as ours is by default, and what the
-    held-out stories cost it."""
+def greedy_and_losses(path: Path) -> dict[str, Any]:
+    """llama.cpp's greedy text of a model with an F16 cache, and the held-out stories' losses."""
     stories = []
     with closing(llama_cpp_python.load(path, "F16", context=0)) as llama:
         for prompt in PROMPTS:
@@ -99,8 +98,8 @@ def told(path: Path) -> dict[str, Any]:
             stories.append(
                 {"prompt": prompt, "tokens": tokens, "continuation": continuation, "lead": lead}
             )
-        costs = llama_cpp_python.costs(llama)
-    return {"sha256": sha256(path), "stories": stories, "costs": costs}
+        losses = llama_cpp_python.losses(llama)
+    return {"sha256": sha256(path), "stories": stories, "costs": losses}
 
 
 if __name__ == "__main__":

@@ -41,9 +41,7 @@ PRESSES = (
     Press("KeyDiffPress", {}, "keydiff:capacity=24"),
     Press("SnapKVPress", {"window_size": 8, "kernel_size": 5}, "snapkv:capacity=24,window=8"),
     Press(
-        "SnapKVPress",
-        {"window_size": 8, "kernel_size": 1},
-        "snapkv:capacity=24,window=8,kernel=1",
+        "SnapKVPress", {"window_size": 8, "kernel_size": 1}, "snapkv:capacity=24,window=8,kernel=1"
     ),
     # its last block keeps 24 / beta cells, the window among them, and ours 8 + 16 / 20
     Press(
@@ -56,8 +54,7 @@ PRESSES = (
 
 
 def answers() -> dict[str, Any]:
-    """Of each checkpoint and press the cells of each layer and head that are kept for sure, those
-    that are tied, and the logits behind the tokens that follow."""
+    """By checkpoint and press: cells kept for sure and tied ones of each head, and later logits."""
     import kvpress
     import torch
     import transformers
@@ -78,7 +75,7 @@ def answers() -> dict[str, Any]:
             )
             layers: list[dict[str, Any]] = []
             made.score = partial(
-                _noted, made.score, getattr(made, "get_layer_budget", None), layers
+                _recording, made.score, getattr(made, "get_layer_budget", None), layers
             )
             cache, rows = transformers.DynamicCache(), []
             with torch.inference_mode():
@@ -101,17 +98,15 @@ def answers() -> dict[str, Any]:
     return found
 
 
-def _noted(score: Any, budget: Any, layers: list[dict[str, Any]], *given: Any) -> Any:
-    """The scores of a press, which keeps KEPT in every layer, or a `budget`; what it chooses by
-    them is added to `layers`."""
+def _recording(score: Any, budget: Any, layers: list[dict[str, Any]], *given: Any) -> Any:
+    """A press that keeps KEPT in every layer, or a `budget`, and adds its choices to `layers`."""
     scores = score(*given)
-    layers.append(_chosen(scores[0], budget(given[0], PROMPT) if budget else KEPT))
+    layers.append(_kept_and_tied(scores[0], budget(given[0], PROMPT) if budget else KEPT))
     return scores
 
 
-def _chosen(scores: Any, count: int) -> dict[str, list[list[int]]]:
-    """Of scores [kv_heads, held] what each head keeps for sure, if it keeps so many cells, and what
-    is tied for the rest."""
+def _kept_and_tied(scores: Any, count: int) -> dict[str, list[list[int]]]:
+    """From scores [kv_heads, held]: the cells that each head keeps for sure, and the tied ones."""
     found: dict[str, list[list[int]]] = {"kept": [], "tied": []}
     for own in scores.double():
         ordered = own.sort(descending=True).values

@@ -10,7 +10,7 @@ import llama_cpp
 import numpy as np
 
 from conformance.llama.peers.rows import FITTED, PLAIN, error, importance, sets
-from conformance.llama.peers.skeletons import Formats, Skeleton, told
+from conformance.llama.peers.skeletons import Formats, Skeleton, formats_by_role
 from engine.gguf.file import GGUFFile
 from engine.quantise.mixes import MIXES
 from reference.formats import FORMATS
@@ -65,7 +65,9 @@ def mixes(skeleton: Skeleton) -> dict[str, list[Formats | None]]:
 
 def _formats(skeleton: Skeleton, path: Path) -> Formats:
     with GGUFFile(path) as file:
-        return told(skeleton, {name: tensor.type_name for name, tensor in file.tensors.items()})
+        return formats_by_role(
+            skeleton, {name: tensor.type_name for name, tensor in file.tensors.items()}
+        )
 
 
 def rows(name: str, x: Array, columns: Array | None) -> Array:
@@ -78,8 +80,8 @@ def rows(name: str, x: Array, columns: Array | None) -> Array:
 
 
 def errors() -> dict[str, dict[str, dict[str, float]]]:
-    """By format: `plain` ones, weighed by the elements' own squares, and `weighed` by importance,
-    of each set."""
+    """`plain` errors, weighted by the elements' squares, and `weighed` by importance, by format and
+    set."""
     found = {}
     every = sets()
     for name in FITTED:

@@ -109,7 +109,7 @@ SKELETONS = {
 Formats = dict[str, str]
 
 
-def told(skeleton: Skeleton, formats: Mapping[str, str]) -> Formats:
+def formats_by_role(skeleton: Skeleton, formats: Mapping[str, str]) -> Formats:
     """Formats by tensor, as the golden has them: of each role, from the first block on."""
     found = {}
     for role in ("token_embd", "output"):

@@ -51,8 +51,7 @@ def ids(found: Sequence[Piece]) -> list[int]:
 
 
 def demand_settled(engine: Engine) -> None:
-    """Assert that sequence 0 has the cells of `held`, in order, no other has any, and none is
-    lost."""
+    """Assert that sequence 0 has the cells of `held`, in order, and that none is lost."""
     cells = engine.model.cells
     assert cells.positions_of(0).tolist() == list(range(len(engine.text.held)))
     assert cells.lengths[1:] == [0] * (cells.n_sequences - 1)

@@ -44,8 +44,7 @@ def verify(target: Target, text: Sequence[int], draft: Draft) -> Verification:
 def speak(
     target: Target, drafter: Drafter, prompt: Sequence[int], count: int, most: int
 ) -> tuple[list[int], int]:
-    """At least `count` tokens after the prompt, drafted `most` at a time, and the number of
-    steps."""
+    """At least `count` tokens after the prompt, drafted `most` at a time; and the steps."""
     text, steps = list(prompt), 0
     drafter.begin(prompt)
     while len(text) < len(prompt) + count:

@@ -1,4 +1,4 @@
-"""Tokens that an engine samples, with their logits' bits."""
+"""Tokens that an engine samples, with the bits of their logits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,10 +6,11 @@ from dataclasses import replace
 from engine import Engine, SamplingParams
 from reference.op import Array
 
-Drawn = list[tuple[int, bytes]]
+Sampled = list[tuple[int, bytes]]
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
 
-def drawn(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> Drawn:
+def sampled(engine: Engine, prompt: Sequence[int], params: SamplingParams = GREEDY) -> Sampled:
     """The sampled tokens, with the bits of the logits that they were sampled from."""
     seen: list[bytes] = []
 
@@ -17,6 +18,6 @@ def drawn(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> Draw
         seen.append(logits.tobytes())
         return logits
 
-    asked = replace(params, logits_processors=[note])
-    tokens = [piece.token for piece in engine.stream(list(prompt), asked)]
+    noting = replace(params, logits_processors=[note])
+    tokens = [piece.token for piece in engine.stream(list(prompt), noting)]
     return list(zip(tokens, seen, strict=True))

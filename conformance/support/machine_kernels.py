@@ -56,8 +56,7 @@ HERE: list[AnyKernel] = [*ON_CPU, *(ON_GPU if compiler() else ())]
 
 
 def each(*ops: str, formats: tuple[str | None, ...] = (), target: str = "") -> pytest.MarkDecorator:
-    """Run a test with every kernel of these ops (and formats) on this machine, optionally of one
-    target."""
+    """Run a test with every kernel of these ops (formats, target) on this machine."""
     chosen = [
         k
         for k in HERE
@@ -115,7 +114,7 @@ def resident(inputs: Arguments) -> Arguments:
     return {**inputs, "slots": inputs["slots"] % len(inputs["weight"])}
 
 
-def demand_rows_anywhere(kernel: AnyKernel, inputs: Arguments, seed: int) -> None:
+def assert_rows_anywhere(kernel: AnyKernel, inputs: Arguments, seed: int) -> None:
     """Permuting the rows with the slots changes no bit; nor do rows in bundles."""
     weight, expected = inputs["weight"], run(kernel, **inputs)
     order = np.random.default_rng(seed).permutation(len(weight))

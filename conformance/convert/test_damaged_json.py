@@ -1,4 +1,4 @@
-"""`assay convert` on folders in whose JSON files any one value is another, or is gone."""
+"""`assay convert` on folders in whose JSON files any one value is replaced or removed."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ SHARED: dict[str, Any] = {
 
 
 def folder_of(folder: Path, byte_level: bool) -> Path:
-    """With every file that is read, and rope as it is most complicated."""
+    """A folder with every file that is read, and the most complicated RoPE configuration."""
     checkpoint = replace(CHECKPOINTS["rope_yarn_tuned"], num_hidden_layers=1)
     if byte_level:
         write_folder(replace(checkpoint, vocab_size=260), folder)
@@ -56,8 +56,8 @@ def places(value: Any, here: Place = ()) -> Iterator[Place]:
             yield (*here, key)
 
 
-def spoilt(value: Any, place: Place, other: Any) -> Any:
-    """A copy with one value replaced, or taken out."""
+def damaged(value: Any, place: Place, other: Any) -> Any:
+    """A copy with one value replaced, or removed."""
     if not place:
         return other
     copy = json.loads(json.dumps(value))
@@ -71,8 +71,8 @@ def spoilt(value: Any, place: Place, other: Any) -> Any:
     return copy
 
 
-def complaint(folder: Path, out: Path) -> str | None:
-    """None where there is a file, and it can be opened; it is taken away again."""
+def error_line(folder: Path, out: Path) -> str | None:
+    """The error, or None if a file was written that can be opened; the file is removed again."""
     try:
         convert(folder, out, "F32")
     except ValueError as error:
@@ -85,15 +85,15 @@ def complaint(folder: Path, out: Path) -> str | None:
 
 @pytest.mark.parametrize("byte_level", [True, False])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", *SHARED])
-def test_any_json_gives_a_model_or_one_line(tmp_path, name, byte_level):
-    """A file that can be opened, or a line that names a file of the folder, and nothing else."""
+def test_damaged_json_gives_a_model_or_one_line(tmp_path, name, byte_level):
+    """The result is a file that can be opened, or a line that names a file."""
     folder, out = folder_of(tmp_path / "model", byte_level), tmp_path / "model.gguf"
-    assert complaint(folder, out) is None
+    assert error_line(folder, out) is None
     original = json.loads((folder / name).read_bytes())
     for place in places(original):
         for other in (*OTHERS, *([GONE] if place else [])):
-            write_json(folder / name, spoilt(original, place, other))
-            if line := complaint(folder, out):
+            write_json(folder / name, damaged(original, place, other))
+            if line := error_line(folder, out):
                 assert line.startswith(str(folder)), (place, other)
                 assert "\n" not in line, (place, other)
             assert list(tmp_path.iterdir()) == [folder], (place, other)
