@@ -34,7 +34,7 @@ LINES = {
     "reference": 17_315,
     "kernels": 27_510,
     "engine": 33_780,
-    "conformance": 41_310,
+    "conformance": 41_340,
     "bench": 27_510,
     "data": 2_720,
     "assay": 325,

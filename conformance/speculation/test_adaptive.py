@@ -76,6 +76,19 @@ def test_as_fast_as_the_best_fixed_length(acceptance, cost):
     assert Simulation(MOST).run(acceptance, cost, STEPS) > 0.95
 
 
+@pytest.mark.parametrize(
+    ("alpha", "cost"), [(0, linear(0.05, 0.1)), (0.3, linear(0.3, 0.1)), (0.5, linear(0.3, 0.5))]
+)
+def test_off_where_it_would_slow_things_down(alpha, cost):
+    """Nearly all steps are the target's alone; the loss of the others is the exploration budget."""
+    simulation = Simulation(MOST)
+    simulation.run(even(alpha), cost, 500)
+    chosen = np.array([simulation.step(even(alpha), cost) for _ in range(STEPS)])
+    assert simulation.adaptive.best == 0
+    assert (chosen == 0).mean() > 0.9
+    assert (chosen > 0).any()
+
+
 @pytest.mark.parametrize(("before", "after"), [(0, 0.9), (0.9, 0)])
 def test_the_length_follows_changes(before, after):
     """If a useless draft becomes good, or vice versa, the length soon follows."""
