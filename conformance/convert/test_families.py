@@ -284,6 +284,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no part": (NEOX | {"rotary_pct": 0.0}, "partial_rotary_factor must be above 0"),
     "SwiGLU": (NEOX | {"hidden_act": "silu"}, "hidden_act is 'silu'; this family runs gelu, "),
+    "no biases of NeoX": (NEOX | {"attention_bias": False}, "attention_bias is false; this family"),
     "norms of heads": (NEOX | {"qk_layernorm": True}, "qk_layernorm is true; this family"),
     "no biases of StarCoder": (STARCODER2 | {"use_bias": False}, "use_bias is false"),
     "a part of StarCoder": (STARCODER2 | {"rotary_pct": 0.5}, "rotary_factor: this family turns"),
@@ -352,6 +353,20 @@ def test_starcoders_window_is_told():
         config = Fields(STARCODER2 | {"sliding_window": window}, "config.json")
         keys = family_of(config).keys(config)
         assert [value for key, (_, value) in keys.items() if "window" in key] == told
+
+
+@pytest.mark.parametrize(
+    ("dims", "line"),
+    [((2, 6, HIDDEN), "tensor .* is missing"), ((2, 5, HIDDEN), r"is \[2, 5, 24\]: its rows"),
+     ((7,), r"gate_up_proj is \[7\]: its rows should be gates and as many ups")],
+)  # fmt: skip
+def test_what_experts_lack(tmp_path, dims, line):
+    """A shard that has gates and ups without downs, and such tensors of other dimensions."""
+    config = GEMMA4 | {"enable_moe_block": True, "num_experts": 2, "top_k_experts": 1,
+                       "moe_intermediate_size": 3}  # fmt: skip
+    weights = opt() | {"model.layers.0.experts.gate_up_proj": np.ones(dims, np.float32)}
+    with pytest.raises(CheckpointError, match=line):
+        convert(written(tmp_path / "model", config, weights), tmp_path / "model.gguf")
 
 
 @pytest.mark.parametrize(("config", "line"), FAULTS.values(), ids=FAULTS)

@@ -33,8 +33,8 @@ ROOMS = {
 LINES = {
     "reference": 17_310,
     "kernels": 27_480,
-    "engine": 33_780,
-    "conformance": 41_730,
+    "engine": 33_850,
+    "conformance": 41_770,
     "bench": 27_870,
     "data": 2_720,
     "assay": 325,
