@@ -210,6 +210,17 @@ def test_sizes_that_gemma_does_not_tell():
     assert found == [8, 4, 256, 262208, 131072, 8.0, 1e6]
 
 
+def test_what_a_null_scale_is():
+    """A scale of MiniCPM that is null changes nothing, while one that is missing is the 4B's."""
+    found = {"depth": [], "base": []}
+    for nulls in ({}, {"scale_depth": None, "dim_model_base": None}):
+        family = family_of(config := Fields(MINICPM3 | {"q_lora_rank": 8} | nulls, ""))
+        keys = family.keys(family.usual_words(config))
+        found["depth"].append(keys["minicpm3.residual_scale"][1])
+        found["base"].append(keys["minicpm3.logit_scale"][1])
+    assert found == {"depth": [1.4, 1.0], "base": [HIDDEN / 256, 1.0]}
+
+
 def test_a_base_models_names_are_known(tmp_path):
     """Saved without its output a model's names lack what they begin with: the same file."""
     weights = opt()

@@ -1,4 +1,4 @@
-"""LLaMA and the families that share its graph: Mistral, SmolLM 3, Granite.
+"""LLaMA and the families that share its graph: Mistral, SmolLM 3, Arcee, Granite.
 
 A family says what config.json's fields mean and what its tensors are called. To add one whose
 graph is another's, derive from that one; then add it to FAMILIES (engine/convert/table.py), and a
@@ -156,6 +156,15 @@ class SmolLM3(Llama):
 
     def notes(self, config: Fields) -> list[str]:
         return super().notes(config) + windows.notes_where_switched(config, self.gguf)
+
+
+class Arcee(Llama):
+    """LLaMA without gates, of squared ReLU."""
+
+    architectures = ("ArceeForCausalLM",)
+    about = "Arcee AFM, dense"
+    gguf = "arcee"
+    required = ("rms_norm_eps",)
 
 
 class Granite(Llama):
