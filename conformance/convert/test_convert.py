@@ -125,18 +125,23 @@ def test_rows_with_partial_blocks_fall_back_to_f16(folder, out):
     assert done.notes == [n for n in done.notes if "no whole blocks of Q8_0: token_embd" in n]
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kept", ["both", "one", "another"])
 def test_tied_embeddings_have_no_output_tensor(tmp_path, out, kept):
-    """There is no output tensor, whether or not the checkpoint stores the embedding twice."""
+    """Whether or not the checkpoint stores the embedding twice; but an output that is another
+    matrix is kept, as by transformers, and a note says so."""
     checkpoint = CHECKPOINTS["tied"]
     folder = write_folder(checkpoint, tmp_path / "model")
     weights = checkpoint.weights()
-    extra = {LM_HEAD: weights["model.embed_tokens.weight"]} if kept else {}
+    output = weights["model.embed_tokens.weight"].copy()
+    output[-1, -1] += kept == "another"
+    extra = {} if kept == "one" else {LM_HEAD: output}
     old = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(6, np.float32)}
     write_weights(folder, weights | extra | old)
-    convert(folder, out, "F32")
-    assert len(tensors(out)) == len(weights)
-    assert "output.weight" not in tensors(out)
+    notes, found = convert(folder, out, "F32").notes, tensors(out)
+    assert len(found) == len(weights) + (kept == "another") == len(weights) + len(notes)
+    if kept == "another":
+        assert "its output is not its embedding" in notes[0]
+        assert np.array_equal(found["output.weight"][1].view(np.float32), output)
 
 
 def test_metadata_equals_llama_cpps(folder, out):
@@ -344,6 +349,11 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "quantised": ({"quantization_config": {"quant_method": "gptq"}}, r"already \(gptq\)"),
     "a size missing": ({"hidden_size": None}, "hidden_size is missing"),
     "a size in words": ({"hidden_size": "48"}, "hidden_size must be a count"),
+    "two ropes": (
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+         "rope_scaling": {"type": "linear", "factor": 2.0}},
+        "rope_scaling and rope_parameters differ in type: want one",
+    ),
     "an unknown rope": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "is 'dynamic'"),
     "rope of a part": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     "odd sizes": ({"num_key_value_heads": 3}, "no multiple of head_count_kv 3"),
@@ -388,6 +398,21 @@ FAULTS: dict[str, tuple[Corrupt, str]] = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "there are no weights"),
     "integers": (as_integers, "is I32; readable are F32, F16, BF16"),
     "a tensor missing": (lambda f: reweight(f, lm_head__weight=None), "lm_head.weight is missing"),
+    "a bias missing": (
+        lambda f: (
+            rewrite(f, architectures=["Qwen2ForCausalLM"]),
+            reweight(f, **{f"model__layers__{i}__self_attn__{n}_proj__bias": np.ones(size, "f4")
+                          for i, n, size in ((0, "q", 48), (0, "k", 24), (0, "v", 24))}),
+        ),
+        "tensor model.layers.1.self_attn.q_proj.bias is missing",
+    ),
+    "a bias that config.json denies": (
+        lambda f: reweight(f, model__layers__0__mlp__up_proj__bias=np.ones(88, np.float32)),
+        "tensor model.layers.0.mlp.up_proj.bias has no place",
+    ),
+    "a bias that config.json claims": (
+        lambda f: rewrite(f, attention_bias=True), "self_attn.q_proj.bias is missing"
+    ),
     "a tensor too many": (
         lambda f: reweight(f, model__layers__0__input_layernorm__bias=np.zeros(48, np.float32)),
         "tensor model.layers.0.input_layernorm.bias has no place",

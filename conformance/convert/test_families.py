@@ -211,6 +211,17 @@ def test_gemma3_default_sizes():
     assert found == [8, 4, 256, 262208, 131072, 8.0, 1e6]
 
 
+def test_null_scales_of_minicpm():
+    """A scale of MiniCPM that is null changes nothing, while one that is missing is the 4B's."""
+    found = {"depth": [], "base": []}
+    for nulls in ({}, {"scale_depth": None, "dim_model_base": None}):
+        family = family_of(config := Fields(MINICPM3 | {"q_lora_rank": 8} | nulls, ""))
+        keys = family.keys(family.usual_words(config))
+        found["depth"].append(keys["minicpm3.residual_scale"][1])
+        found["base"].append(keys["minicpm3.logit_scale"][1])
+    assert found == {"depth": [1.4, 1.0], "base": [HIDDEN / 256, 1.0]}
+
+
 def test_base_model_names_without_prefix(tmp_path):
     """A base model saved without its output has names without a prefix, and gives the same file."""
     weights = opt()
@@ -285,6 +296,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no part": (NEOX | {"rotary_pct": 0.0}, "partial_rotary_factor must be above 0"),
     "SwiGLU": (NEOX | {"hidden_act": "silu"}, "hidden_act is 'silu'; this family runs gelu, "),
+    "no biases of NeoX": (NEOX | {"attention_bias": False}, "attention_bias is false; this family"),
     "norms of heads": (NEOX | {"qk_layernorm": True}, "qk_layernorm is true; this family"),
     "no biases of StarCoder": (STARCODER2 | {"use_bias": False}, "use_bias is false"),
     "a part of StarCoder": (STARCODER2 | {"rotary_pct": 0.5}, "rotary_factor: this family turns"),
@@ -353,6 +365,20 @@ def test_starcoder2_window_is_converted():
         config = Fields(STARCODER2 | {"sliding_window": window}, "config.json")
         keys = family_of(config).keys(config)
         assert [value for key, (_, value) in keys.items() if "window" in key] == told
+
+
+@pytest.mark.parametrize(
+    ("dims", "line"),
+    [((2, 6, HIDDEN), "tensor .* is missing"), ((2, 5, HIDDEN), r"is \[2, 5, 24\]: its rows"),
+     ((7,), r"gate_up_proj is \[7\]: its rows should be gates and as many ups")],
+)  # fmt: skip
+def test_incomplete_experts_are_refused(tmp_path, dims, line):
+    """A shard that has gates and ups without downs, and such tensors of other dimensions."""
+    config = GEMMA4 | {"enable_moe_block": True, "num_experts": 2, "top_k_experts": 1,
+                       "moe_intermediate_size": 3}  # fmt: skip
+    weights = opt() | {"model.layers.0.experts.gate_up_proj": np.ones(dims, np.float32)}
+    with pytest.raises(CheckpointError, match=line):
+        convert(written(tmp_path / "model", config, weights), tmp_path / "model.gguf")
 
 
 @pytest.mark.parametrize(("config", "line"), FAULTS.values(), ids=FAULTS)

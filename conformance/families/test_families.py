@@ -180,7 +180,8 @@ BITS = {"Falcon": SUBJECTS["Falcon, groups and two norms"], "OPT": SUBJECTS["OPT
         "GPT-2": SUBJECTS["GPT-2"], "BLOOM": SUBJECTS["BLOOM"],
         "MPT": SUBJECTS["MPT, steeper, biases"],
         "SmolLM 3": SUBJECTS["SmolLM 3"], "Granite": SUBJECTS["Granite"],
-        "Ministral 3": SUBJECTS["Ministral 3"],
+        "Ministral 3": SUBJECTS["Ministral 3"], "Arcee": SUBJECTS["Arcee"],
+        "Hunyuan": SUBJECTS["Hunyuan"],
         "OLMo 2": SUBJECTS["OLMo 2"], "ERNIE 4.5": SUBJECTS["ERNIE 4.5"],
         "EXAONE 4": SUBJECTS["EXAONE 4, windows"], "Seed-OSS": SUBJECTS["Seed-OSS"],
         "GLM 4": SUBJECTS["GLM 4"], "GLM 4, Q4_0": SmallGLM(format="Q4_0"),
@@ -362,6 +363,7 @@ def gemma3(keys):
 
 FALCON, OPT = SmallFalcon(blocks=1, two_norms=True), SmallOPT(blocks=1)
 QWEN2, QWEN3 = SmallQwen(blocks=1, architecture="qwen2"), SmallQwen(blocks=1)
+HUNYUAN = SmallQwen(blocks=1, architecture="hunyuan-dense")
 NEOX, PHI2 = SmallNeoX(blocks=1), SmallNeoX(blocks=1, architecture="phi2")
 GPT2, BLOOM = SmallGPT2(blocks=1, context=41), SmallGPT2(blocks=1, architecture="bloom")
 MPT = SmallGPT2(blocks=1, architecture="mpt")
@@ -387,6 +389,7 @@ REFUSED: list[tuple[Subject, str, Weight | Array | None, str]] = [
     (OPT, "position_embd.weight", SHORT, "is [40, 64], not [42, 64]"),
     (QWEN2, "blk.0.attn_v.bias", None, "is missing"),
     (QWEN3, "blk.0.attn_q_norm.weight", None, "is missing"),
+    (HUNYUAN, "blk.0.attn_q_norm.weight", None, "is missing"),
     (QWEN3, "blk.0.attn_k_norm.weight", np.ones(32, np.float32), "is [32], not [16]"),
     (NEOX, "blk.0.attn_qkv.bias", None, "is missing"),
     (NEOX, "blk.0.attn_qkv.bias", np.ones(64, np.float32), "is [64], not [192]"),

@@ -31,10 +31,10 @@ ROOMS = {
 # Lines of Python that a room may have. Who needs more raises the number and says why; who deletes
 # lowers it. In all 72,000 are wanted, of which bench may have 12,000 and conformance 24,000.
 LINES = {
-    "reference": 17_315,
+    "reference": 17_325,
     "kernels": 27_510,
-    "engine": 33_780,
-    "conformance": 41_340,
+    "engine": 33_910,
+    "conformance": 41_420,
     "bench": 27_510,
     "data": 2_720,
     "assay": 325,

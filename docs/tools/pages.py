@@ -37,7 +37,7 @@ ELSEWHERE = {  # files outside docs/ that are pages
 # GGUF's names of architectures that have another name in transformers.
 NAMES = {
     "gpt_neox": "gptneox", "phi": "phi2", "cohere": "command-r", "gemma3_text": "gemma3",
-    "gemma4_text": "gemma4", "ministral3": "mistral3",
+    "gemma4_text": "gemma4", "ministral3": "mistral3", "hunyuan_v1_dense": "hunyuan-dense",
     "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "glm4_moe": "glm4moe",
     "mistral": "llama", "olmo3": "olmo2", "mixtral": "llama", "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe", "granitemoeshared": "granitemoe", "gpt_oss": "gpt-oss",

@@ -1,7 +1,7 @@
 """Converts a checkpoint to a GGUF file, with some rows of one tensor in memory at a time."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,6 +78,7 @@ def convert(
     family.check(config)
     checkpoint.tensors = family.named(checkpoint.tensors)
     config = family.there(config, checkpoint.tensors)
+    config, apart = _tied_as_stored(config, family, checkpoint.tensors)
     keys = dict(family.keys(config))
     model = _model(config, family, keys, len(checkpoint.tensors))
     sources = _present(checkpoint, family.sources(config, model), family, config)
@@ -91,6 +92,7 @@ def convert(
         notes += found.notes
     else:
         notes += family.notes(config)
+    notes += apart
     computed = family.computed(config, model)
     vectors = [gw.NewTensor(n, "F32", array.shape) for n, array in computed.items()]
     stored = [_stored(name, source, outtype) for name, source in sources.items()]
@@ -144,6 +146,28 @@ def _model(config: Fields, family: Family, keys: gw.Keys, tensors: int) -> Model
     if model.blocks > tensors:  # before anything is built for each block
         raise config.error(f"num_hidden_layers is {model.blocks}, but there are {tensors} tensors")
     return model
+
+
+def _tied_as_stored(
+    config: Fields, family: Family, tensors: Mapping[str, Tensor]
+) -> tuple[Fields, list[str]]:
+    """Do as transformers: an output that is stored and is not the embedding is the output, whatever
+    config.json says; and a note on that."""
+    names = (f"{family.modules[part]}.weight" for part in ("token_embd", "output"))
+    embedding, output = (tensors.get(name) for name in names)
+    if not (family.tied(config) and embedding and output) or _alike(embedding, output):
+        return config, []
+    said = "its output is not its embedding, though config.json ties them: both are kept"
+    fields = {**config.values, "tie_word_embeddings": False, "tie_embedding": False}
+    return Fields(fields, config.place), [said]
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    if (one.dims, one.dtype) != (other.dims, other.dtype):
+        return False
+    count, step = one.dims[0], max(1, PIECE // math.prod(one.dims[1:]))
+    pieces = ((first, min(first + step, count)) for first in range(0, count, step))
+    return all(np.array_equal(one.rows(*piece), other.rows(*piece)) for piece in pieces)
 
 
 def _present(

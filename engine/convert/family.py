@@ -15,7 +15,10 @@ from engine.metadata.architectures import ARCHITECTURES
 from engine.models.table import FAMILIES as GRAPHS
 from reference.formats.format import Floats
 
+QKV = ("attn_q", "attn_k", "attn_v")
+ATTENTION, NETWORK = (*QKV, "attn_output"), ("ffn_gate", "ffn_up", "ffn_down")
 HEAD_NORMS = ("attn_q_norm.weight", "attn_k_norm.weight")
+ALIASES = {"swish": "silu"} | dict.fromkeys(("gelu_new", "gelu_fast"), "gelu_pytorch_tanh")
 BUFFER = ".rotary_emb.inv_freq"  # in old checkpoints of any family; computed here
 
 
@@ -59,6 +62,8 @@ class Family:
     ropes        the kinds of rope that run; none: the family has none
     text_kind    the model_type of a text's part that sets it apart from a family of the same name
     head_norms   the field of config.json that says whether queries and keys have norms by head
+    biases       the parts of a block that may have biases, by the field of config.json that says so
+    biased       those fields that are true where config.json does not say
     """
 
     architectures: ClassVar[tuple[str, ...]]
@@ -75,6 +80,8 @@ class Family:
     ropes: ClassVar[tuple[str, ...]] = ("default", "linear", "yarn", "llama3")
     text_kind: ClassVar[str] = ""
     head_norms: ClassVar[str] = ""
+    biases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    biased: ClassVar[tuple[str, ...]] = ()
 
     def usual_words(self, config: Fields) -> Fields:
         """The fields under the names that other architectures use."""
@@ -108,7 +115,7 @@ class Family:
     def activation_of(self, config: Fields) -> str:
         """The activation named in config.json, aliases resolved."""
         name = str(config.get(self.activation, self.usual))
-        return {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}.get(name, name)
+        return ALIASES.get(name, name)
 
     @property
     def usual(self) -> str:
@@ -150,13 +157,15 @@ class Family:
         """Every tensor of the GGUF file that comes from the checkpoint, in the file's order."""
         graph = GRAPHS[self.gguf]
         needed = graph.expected_tensors(model)
+        told = [b for field, b in self.biases.items() if config.flag(field, field in self.biased)]
+        with_bias = {part for parts in told for part in parts}
         found = {name: self._source(name, dims) for name, dims in needed.items()}
         for name, dims in graph.optional_tensors(model).items():
-            if name == "output.weight" and not self.tied(config):
-                found[name] = self._source(name, dims)
-            elif name.endswith(".bias") and name.split(".")[-2] in self.modules:
-                found[name] = self._source(name, dims, optional=True)
-            elif name.endswith(HEAD_NORMS) and config.flag(self.head_norms, False):
+            if (
+                (name == "output.weight" and not self.tied(config))
+                or (name.endswith(".bias") and name.split(".")[-2] in with_bias)
+                or (name.endswith(HEAD_NORMS) and config.flag(self.head_norms, False))
+            ):
                 found[name] = self._source(name, dims)
         return found
 
@@ -176,12 +185,12 @@ class Family:
         tied = self.tied(config) and name == f"{self.modules['output']}.weight"
         return tied or name.endswith(BUFFER) or re.fullmatch(self.unused, name) is not None
 
-    def _source(self, name: str, dims: tuple[int, ...], optional: bool = False) -> Source:
+    def _source(self, name: str, dims: tuple[int, ...]) -> Source:
         """Of blk.3.attn_q.weight: model.layers.3.self_attn.q_proj.weight."""
         number, _, whole = name.removeprefix("blk.").partition(".")
         if whole in self.alone:
-            return Source(self.alone[whole].format(number), dims, optional=optional)
+            return Source(self.alone[whole].format(number), dims)
         module, _, kind = name.rpartition(".")
         block, _, part = module.rpartition(".")
         theirs = self.modules[part].format(block.removeprefix("blk."))
-        return Source(f"{theirs}.{kind}", dims, optional=optional)
+        return Source(f"{theirs}.{kind}", dims)

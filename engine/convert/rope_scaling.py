@@ -21,8 +21,12 @@ READ = ("mistral3",)  # architectures of which llama.cpp reads them
 
 def parameters(config: Fields) -> Fields:
     """The fields, wherever they are, `rope_theta` included."""
-    name = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
-    found = config.part(name)
+    scaling, found = (config.part(name) for name in ("rope_scaling", "rope_parameters"))
+    if not found.values:
+        found = scaling
+    for name, told in scaling.values.items():
+        if found.get(name) != told and (name, found.get("rope_type")) != ("type", told):
+            raise config.error(f"rope_scaling and rope_parameters differ in {name}: want one")
     outer = {
         "rope_theta": config.get("rope_theta", config.get("rotary_emb_base")),  # GPT-NeoX's name
         "partial_rotary_factor": config.get("partial_rotary_factor", config.get("rotary_pct")),

@@ -8,19 +8,19 @@ from engine.convert.models.falcon import Falcon
 from engine.convert.models.gemma import Gemma, Gemma2, Gemma3
 from engine.convert.models.gpt2 import GPT2, MPT, Bloom
 from engine.convert.models.lfm2 import Lfm2
-from engine.convert.models.llama import Granite, Llama, Ministral3, Mistral, SmolLM3
+from engine.convert.models.llama import Arcee, Granite, Llama, Ministral3, Mistral, SmolLM3
 from engine.convert.models.mamba import Mamba, Mamba2
 from engine.convert.models.neox import GPTNeoX, Nemotron, Phi2, StableLM, StarCoder2
 from engine.convert.models.opt import OPT
 from engine.convert.models.post_norm import Exaone4, Glm4, Olmo2, Olmo3
-from engine.convert.models.qwen import Ernie, Phi3, Qwen2, Qwen3, SeedOss
+from engine.convert.models.qwen import Ernie, Hunyuan, Phi3, Qwen2, Qwen3, SeedOss
 from engine.metadata.missing import MISSING
 
 FAMILIES: tuple[Family, ...] = (
     Llama(), Mistral(), Ministral3(), Qwen2(), Qwen3(), Gemma(), Gemma2(), Gemma3(), SmolLM3(),
-    Granite(), Olmo2(), Olmo3(), Exaone4(), SeedOss(), Ernie(), Glm4(), Phi3(), Cohere(), Cohere2(),
-    Falcon(), OPT(), Phi2(), GPTNeoX(), StarCoder2(), StableLM(), Nemotron(), GPT2(), Bloom(),
-    MPT(), Mamba(), Mamba2(), Lfm2(),
+    Arcee(), Granite(), Olmo2(), Olmo3(), Exaone4(), Hunyuan(), SeedOss(), Ernie(), Glm4(), Phi3(),
+    Cohere(), Cohere2(), Falcon(), OPT(), Phi2(), GPTNeoX(), StarCoder2(), StableLM(), Nemotron(),
+    GPT2(), Bloom(), MPT(), Mamba(), Mamba2(), Lfm2(),
     *experts.FAMILIES,
     *deepseek.FAMILIES,
     *gemma4.FAMILIES,

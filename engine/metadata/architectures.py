@@ -155,9 +155,11 @@ ARCHITECTURES: Mapping[str, Traits] = {
     ),
     "olmo2": replace(LLAMA, windows=4, unscaled=True),
     "exaone4": replace(LLAMA, windows=4, windows_rotate=True),
+    "arcee": replace(LLAMA, activations={"relu2": "squared_relu"}),
     "ernie4_5": LLAMA,
     "glm4": LLAMA,
     "seed_oss": LLAMA,
+    "hunyuan-dense": LLAMA,
     "phi3": replace(LLAMA, fused_qkv=True),
     "command-r": replace(
         LLAMA, norm_eps=("attention.layer_norm_epsilon", None), scales=("logit_scale",)

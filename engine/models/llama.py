@@ -4,9 +4,9 @@ Tensors by their GGUF names. A file may tie `output` to `token_embd` and may hav
 attention and of networks, as Granite's models of code have, which are LLaMA.
 SmolLM 3 (Bakouch et al., 2025) is LLaMA whose every fourth block is without rope, Granite 3 (IBM,
 2024) one with scales of the embedding, of attention, of what a block adds, and of the logits,
-Ministral 3 (Mistral AI, arXiv 2601.08584) one whose queries are longer in every further length of
-the context that it was first trained for, as Llama 4's, and ERNIE 4.5 (Baidu, 2025), dense, is
-LLaMA.
+Arcee's AFM (2025) one without gates, of squared ReLU, Ministral 3 (Mistral AI, arXiv 2601.08584)
+one whose queries are longer in every further length of the context that it was first trained for,
+as Llama 4's, and ERNIE 4.5 (Baidu, 2025), dense, is LLaMA.
 """
 
 from engine.config import ModelConfig

@@ -1,10 +1,10 @@
 """Qwen 2 (Yang et al., arXiv 2407.10671) and Qwen 3 (arXiv 2505.09388), dense or of experts, OLMoE
-(Muennighoff et al., arXiv 2409.02060), GLM 4.5 to 4.7 of experts (arXiv 2508.06471), and Seed-OSS
-(ByteDance, 2025).
+(Muennighoff et al., arXiv 2409.02060), GLM 4.5 to 4.7 of experts (arXiv 2508.06471), Hunyuan
+(Tencent, 2025), dense, and Seed-OSS (ByteDance, 2025).
 
 LLaMA, but for rope, which turns halves of a head, and for what queries and keys have before it: a
 bias, which values have, too (`qwen2`, and any other file that has it), a norm of each head
-(`qwen3`, and perhaps `glm4moe`), or a norm of all together (`olmoe`).
+(`qwen3`, perhaps `glm4moe`, and behind rope `hunyuan-dense`), or a norm of all together (`olmoe`).
 """
 
 from engine.config import ModelConfig
@@ -33,7 +33,7 @@ def block(config: ModelConfig, i: int) -> Tensors:
     match config.architecture:
         case "glm4moe" | "seed_oss":
             return tensors
-        case "qwen3" | "qwen3moe":
+        case "qwen3" | "qwen3moe" | "hunyuan-dense":
             return tensors | qk_norms(config)
         case "olmoe":
             heads = {"q": config.heads, "k": config.kv_heads}
@@ -59,9 +59,21 @@ def build(net: Network) -> Value:
     x, rotation = net.embedded(), net.rotation()
 
     def mixed(i: int, h: Value) -> Value:
+        if net.config.architecture == "hunyuan-dense":
+            return turned_first(net, i, h, rotation)
         return net.attention(i, h, rotation)
 
     return logits_of_blocks(net, x, mixed)
+
+
+def turned_first(net: Network, i: int, h: Value, rotation: Value) -> Value:
+    """Block i's attention of h, queries and keys normalised after rope."""
+    q, k, v = (net.project(f"blk.{i}.attn_{name}", h) for name in "qkv")
+    q, k = (
+        net.rms_norm(f"blk.{i}.attn_{name}_norm", x.view(f"{x.dims[0]}*{x.dims[1]}", x.dims[2]))
+        for name, x in zip("qk", net.turned("rope_neox", i, q, k, rotation), strict=True)
+    )
+    return net.attend(i, q, k, v)
 
 
 FAMILY = Family(block, build, optional_block)

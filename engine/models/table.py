@@ -53,6 +53,7 @@ FAMILIES: Mapping[str, Family] = {
     "gpt-oss": gpt_oss.FAMILY,
     "olmo2": post_norm.FAMILY,
     "exaone4": post_norm.FAMILY,
+    "arcee": llama.FAMILY,
     "ernie4_5": llama.FAMILY,
     "glm4": post_norm.FAMILY,
     "phi3": phi3.FAMILY,
@@ -68,6 +69,7 @@ FAMILIES: Mapping[str, Family] = {
     "minicpm3": deepseek2.FAMILY,
     "glm4moe": qwen.FAMILY,
     "seed_oss": qwen.FAMILY,
+    "hunyuan-dense": qwen.FAMILY,
 }
 
 

@@ -1,6 +1,6 @@
 """The forward pass of Qwen 2 (Yang et al., arXiv 2407.10671), Qwen 3 (arXiv 2505.09388), Phi 3
 (Abdin et al., arXiv 2404.14219), OLMoE (Muennighoff et al., arXiv 2409.02060), GLM 4.5 (arXiv
-2508.06471) and Seed-OSS (ByteDance, 2025), in reference ops."""
+2508.06471), Hunyuan (Tencent, 2025) and Seed-OSS (ByteDance, 2025), in reference ops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,12 +26,14 @@ def qwen(
     shape: Shape,
     linear: Callable[[Array, Array, str], Array] = linear,
     activation: Callable[[Array, Array], Array] = swiglu,
+    late: bool = False,
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    Queries and keys are normalised before RoPE, by head or over all heads, if there are
-    `attn_q_norm` and `attn_k_norm`. The norm before the network is called `post_attention_norm` in
-    GLM, whose first blocks are dense, and in Seed-OSS. Arguments are those of `transformer`.
+    Queries and keys are normalised before RoPE, or after it if `late`, as in Hunyuan, by head or
+    over all heads, if there are `attn_q_norm` and `attn_k_norm`. The norm before the network is
+    called `post_attention_norm` in GLM, whose first blocks are dense, and in Seed-OSS. Arguments
+    are those of `transformer`.
     -> float64 [tokens, vocab].
     """
     weights = split_fused(weights, shape)
@@ -51,6 +53,8 @@ def qwen(
         if weight is not None and len(weight) == rows.shape[1]:  # over all heads
             rows = normed(rows, f"{name}_norm")
         rows = rows.reshape(count, heads, shape.head_dim)
+        if late:
+            return normed(rope_neox(rows, turn), f"{name}_norm")
         if weight is not None and len(weight) == shape.head_dim:
             rows = normed(rows, f"{name}_norm")
         return rope_neox(rows, turn)

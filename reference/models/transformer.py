@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reference.activations import relu
+from reference.activations import relu, squared_relu
 from reference.arithmetic import add, add_bias, scale
 from reference.attention.attention import attention
 from reference.embedding import embedding
@@ -55,7 +55,8 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes and constants of a model; without `neurons` the activation is SiLU. Every `no_rope`-th
+    """Sizes and constants of a model; without `neurons` the activation is SiLU, or squared ReLU
+    where there are no gates (Arcee). Every `no_rope`-th
     block has no RoPE, unless that is 0. With `mixture`, networks are mixtures of experts. Queries
     have a `temperature` by `length` (reference/rope.py)."""
 
@@ -121,7 +122,11 @@ def transformer(
             fed = mixture(h, block, weights, norms, shape.mixture, project, linear)
             x = add(x, scale(fed, shape.scales.residual))
             continue
-        gate, up = project(h, f"{block}.ffn_gate"), project(h, f"{block}.ffn_up")
+        up = project(h, f"{block}.ffn_up")
+        if f"{block}.ffn_gate.weight" not in weights:
+            x = add(x, project(squared_relu(up), f"{block}.ffn_down"))
+            continue
+        gate = project(h, f"{block}.ffn_gate")
         if shape.neurons is None:
             fed = project(swiglu(gate, up), f"{block}.ffn_down")
             x = add(x, scale(fed, shape.scales.residual))

@@ -27,7 +27,8 @@ ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, YaRN", "OLMo 3, other wi
               "EXAONE 4, of 64 layers", "EXAONE 4, no windows", "Seed-OSS", "Command R7B",
               "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "DeepSeek V3",
               "MiniCPM 3", "GLM 4.5, experts", "GLM 4.5, experts, no biases and norms, groups",
-              "Qwen 3 Next", "Qwen 3.5", "Qwen 3.5, experts")  # fmt: skip
+              "Qwen 3 Next", "Qwen 3.5", "Qwen 3.5, experts", "Arcee AFM",
+              "Hunyuan, tied, an alpha")  # fmt: skip
 TANH_FOLDERS = ("Gemma 3, stretched, untied, a cap",
                 "Gemma 4, keys alone, no embeddings of layers, untied")  # fmt: skip
 # For these llama.cpp computes GELU's tanh form from a table in F16.
@@ -56,7 +57,7 @@ AGREED = (
     SmallGemma4(blocks=3, shared=0, per_layer=0),
     *(SUBJECTS[name] for name in ("Qwen 2", "Qwen 3, wide heads", "SmolLM 3", "Granite")),
     *(SUBJECTS[name] for name in ("ERNIE 4.5", "GLM 4", "Phi 3", "OLMo 2", "EXAONE 4")),
-    *(SUBJECTS[name] for name in ("Seed-OSS", "Command R", "Ministral 3")),
+    *(SUBJECTS[name] for name in ("Seed-OSS", "Command R", "Ministral 3", "Arcee", "Hunyuan")),
 )
 MIXTURES = (
     SmallMixture(architecture="llama", width=96),

@@ -41,6 +41,8 @@ OLMO3 = {**QWEN, "model_type": "olmo3", "num_hidden_layers": 5, "sliding_window"
 EXAONE = {**QWEN, "model_type": "exaone4", "num_hidden_layers": 5, "sliding_window": 9,
           "rope_parameters": {"rope_theta": 1e6}}  # fmt: skip
 SEED = {**QWEN, "model_type": "seed_oss", "head_dim": 18}
+ARCEE = {**QWEN, "model_type": "arcee"}
+HUNYUAN = {**QWEN, "model_type": "hunyuan_v1_dense", "head_dim": 18}
 ERNIE = {**QWEN, "model_type": "ernie4_5", "head_dim": 18}
 GLM = {**QWEN, "model_type": "glm4", "head_dim": 20, "pad_token_id": 0}
 PHI = {**QWEN, "model_type": "phi3", "pad_token_id": 0, "tie_word_embeddings": False}
@@ -259,6 +261,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
                             "original_max_position_embeddings": 16},
     },
     "Seed-OSS, no biases, another eps": {**SEED, "attention_bias": False, "rms_norm_eps": 1e-3},
+    "Arcee AFM": ARCEE,
+    "Arcee AFM, tied, biases, wide heads, YaRN": {
+        **ARCEE, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True,
+        "head_dim": 18, "num_key_value_heads": 1,
+        "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 20.0,
+                            "original_max_position_embeddings": 16},
+    },
+    "Hunyuan": HUNYUAN,
+    "Hunyuan, tied, an alpha": {
+        **HUNYUAN, "tie_word_embeddings": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-3,
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0,
+                            "factor": 1.0},
+    },
     "ERNIE 4.5": ERNIE,
     "ERNIE 4.5, untied, another theta": {
         **ERNIE, "tie_word_embeddings": False, "rope_parameters": {"rope_theta": 1e4}

@@ -107,7 +107,7 @@ class SmallOPT(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallQwen(Small):
-    """A random Qwen 3, or Qwen 2 or Seed-OSS by `architecture`."""
+    """A random Qwen 3, or Qwen 2, Hunyuan or Seed-OSS by `architecture`."""
 
     architecture: str = "qwen3"
 
@@ -122,13 +122,13 @@ class SmallQwen(Small):
                 yield from (
                     (f"blk.{i}.attn_{n}_norm.weight", sizes[n] * self.head_dim) for n in "qk"
                 )
-            elif self.architecture in ("qwen3", "qwen3moe"):
+            elif self.architecture in ("qwen3", "qwen3moe", "hunyuan-dense"):
                 yield from ((f"blk.{i}.attn_{n}_norm.weight", self.head_dim) for n in "qk")
             else:
                 yield from ((f"blk.{i}.attn_{n}.bias", sizes[n] * self.head_dim) for n in sizes)
 
     def formula(self) -> Callable[..., Array]:
-        return qwen
+        return partial(qwen, late=True) if self.architecture == "hunyuan-dense" else qwen
 
 
 def scales_of_granite(writer: gguf.GGUFWriter) -> None:
@@ -379,7 +379,12 @@ GRANITE = Scales(embedding=12.0, residual=0.22, attention=0.0625, logits=1 / 8)
 
 @dataclass(frozen=True, slots=True)
 class SmallKin(Small):
-    """A random model of a family that differs from LLaMA only in constants."""
+    """A random model of a family that differs from LLaMA only in constants, or lacks gates."""
+
+    def listed(self) -> Iterator[Listed]:
+        for it in Small.listed(self):
+            if self.architecture != "arcee" or "ffn_gate" not in it[0]:
+                yield it
 
     def shape(self) -> Shape:
         """LLaMA's, with the family's constants."""
@@ -934,6 +939,8 @@ SUBJECTS: dict[str, Subject] = {
     "SmolLM 3": SmallKin(architecture="smollm3", blocks=5, tied=True, ffn=100),
     "Granite": SmallKin(architecture="granite", biases=True, ffn=100, seed=1),
     "Ministral 3": SmallKin(architecture="mistral3", head_dim=20, ffn=100, seed=2),
+    "Arcee": SmallKin(architecture="arcee", ffn=100, seed=3),
+    "Hunyuan": SmallQwen(architecture="hunyuan-dense", head_dim=24, ffn=100, seed=4),
     "OLMo 2": SmallOLMo(ffn=100),
     "EXAONE 4": SmallOLMo(architecture="exaone4", ffn=100, seed=1),
     "EXAONE 4, windows": SmallOLMo(architecture="exaone4", blocks=5, window=5, tied=True, seed=2),

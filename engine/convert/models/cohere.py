@@ -18,6 +18,7 @@ class Cohere(Qwen2):
     ties = True
     required = ("rope_theta",)
     head_norms: ClassVar[str] = "use_qk_norm"
+    biases: ClassVar = Qwen3.biases
 
     def notes(self, config: Fields) -> list[str]:
         found, normed = super().notes(config), config.flag("use_qk_norm", False)

@@ -133,6 +133,14 @@ class MiniCPM3(Family):
     ties = True
     ropes = ("default", "linear", "longrope")
 
+    def usual_words(self, config: Fields) -> Fields:
+        """With the sizes that a null of a scale stands for."""
+        config = super().usual_words(config)
+        depth, width = config.count("num_hidden_layers") ** 0.5, config.count("hidden_size")
+        usual = {"scale_depth": depth, "dim_model_base": width}
+        nulls = {name: size for name, size in usual.items() if config.values.get(name, 1) is None}
+        return Fields({**config.values, **nulls}, config.place)
+
     def check(self, config: Fields) -> None:
         super().check(config)
         for name in ("attention_bias", "mlp_bias"):
@@ -149,7 +157,6 @@ class MiniCPM3(Family):
         rope = dict(rope_scaling.keys(config))
         if rope.pop("rope.scaling.attn_factor", gw.f32(1.0)) != gw.f32(1.0):
             raise config.error("rope of this family leaves sizes as they are: no attention_factor")
-        depth = config.real("scale_depth", 1.4 if "scale_depth" not in config.values else None)
         return {
             **super().shape(config),
             "feed_forward_length": gw.u32(config.count("intermediate_size")),
@@ -162,7 +169,7 @@ class MiniCPM3(Family):
             "rope.dimension_count": gw.u32(turned),
             **rope,
             "embedding_scale": gw.f32(config.real("scale_emb", 12.0)),
-            "residual_scale": gw.f32(depth / blocks**0.5),
+            "residual_scale": gw.f32(config.real("scale_depth", 1.4) / blocks**0.5),
             "logit_scale": gw.f32(hidden / config.count("dim_model_base", 256)),
         }
 

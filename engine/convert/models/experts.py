@@ -9,8 +9,9 @@ from typing import ClassVar
 from engine.config import ModelConfig
 from engine.convert import nextn
 from engine.convert.checkpoint import Tensor
-from engine.convert.family import Family, Source
+from engine.convert.family import QKV, Family, Source
 from engine.convert.fields import Fields
+from engine.convert.json_files import CheckpointError
 from engine.convert.models.llama import Granite, Mistral
 from engine.convert.models.qwen import Qwen2, Qwen3
 from engine.convert.nextn import FURTHER
@@ -22,10 +23,13 @@ from engine.metadata.mixers import MOST_BLOCKS
 from engine.torch_file import StoredTensor
 
 
-def halves(tensor: Tensor) -> tuple[Tensor, Tensor]:
+def halves(name: str, tensor: Tensor) -> tuple[Tensor, Tensor]:
     """The first and the second half of the rows, of each expert if there are such."""
     assert isinstance(tensor, StoredTensor)
-    *before, rows, elements = tensor.dims
+    *before, rows, elements = tensor.dims if len(tensor.dims) > 1 else (1, 1)
+    if rows % 2:
+        told = f"{tensor.file}: tensor {name} is {list(tensor.dims)}"
+        raise CheckpointError(f"{told}: its rows should be gates and as many ups")
     half = replace(tensor, dims=(*before, rows // 2, elements))
     size = {"F32": 4, "F16": 2, "BF16": 2}.get(tensor.dtype, 0)
     return half, replace(half, begin=tensor.begin + rows // 2 * elements * size)
@@ -37,9 +41,10 @@ def in_halves(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found = dict(tensors)
     for name in [name for name in found if name.endswith(".experts.gate_up_proj")]:
         module = name.removesuffix(".gate_up_proj")
-        gate, up = halves(found.pop(name))
+        gate, up = halves(name, found.pop(name))
         found |= {f"{module}.gate_proj.weight": gate, f"{module}.up_proj.weight": up}
-        found[f"{module}.down_proj.weight"] = found.pop(f"{module}.down_proj")
+        if down := found.pop(f"{module}.down_proj", None):
+            found[f"{module}.down_proj.weight"] = down
     return found
 
 
@@ -169,6 +174,7 @@ class Mixtral(Mixture, Mistral):
     architectures = ("MixtralForCausalLM",)
     about = "Mixtral"
     kinds = ("mixtral",)
+    required = ("rms_norm_eps", "rope_theta")
     modules: ClassVar = {
         **Mistral.modules,
         "ffn_gate_inp": "model.layers.{}.block_sparse_moe.gate",
@@ -248,6 +254,7 @@ class Qwen2Moe(Qwen3Moe):
         "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     }
     required: ClassVar[tuple[str, ...]] = Qwen2.required
+    biases: ClassVar = Qwen2.biases
 
     def check(self, config: Fields) -> None:
         super().check(config)
@@ -276,6 +283,7 @@ class Glm4Moe(Routed, Qwen3):
     dense = 1
     part_turned = 0.5
     head_norms = "use_qk_norm"
+    biases: ClassVar = {"attention_bias": QKV}
 
 
 class Olmoe(Qwen3Moe):
@@ -322,7 +330,8 @@ class GraniteMoe(Mixture, Granite):
         found = dict(super().named(tensors))
         for name in [name for name in found if name.endswith(".input_linear.weight")]:
             module = name.removesuffix(".weight")
-            found[f"{module}.gate.weight"], found[f"{module}.up.weight"] = halves(found.pop(name))
+            gate, up = halves(name, found.pop(name))
+            found |= {f"{module}.gate.weight": gate, f"{module}.up.weight": up}
         return found
 
 

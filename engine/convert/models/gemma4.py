@@ -140,9 +140,9 @@ class Gemma4(Mixture, TextPart):
         found = super().sources(config, model)
         for name, dims in FAMILY.optional_tensors(model).items():
             block, _, part = name.removeprefix("blk.").partition(".")
-            if part in self.alone:
-                found[name] = self._source(name, dims, optional=True)
-            elif part == "attn_v.weight" and not self._keys_alone(config, int(block), model):
+            if part in self.alone or (
+                part == "attn_v.weight" and not self._keys_alone(config, int(block), model)
+            ):
                 found[name] = self._source(name, dims)
         return found
 

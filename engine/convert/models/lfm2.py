@@ -97,9 +97,9 @@ class Lfm2(Family):
             for name, source in super().sources(config, model).items()
         }
 
-    def _source(self, name: str, dims: tuple[int, ...], optional: bool = False) -> Source:
+    def _source(self, name: str, dims: tuple[int, ...]) -> Source:
         """Of blk.3.shortconv.conv.weight: model.layers.3.conv.conv.weight."""
         module, _, kind = name.rpartition(".")
         block, _, part = module.removeprefix("blk.").partition(".")
         theirs = self.modules[part or block].format(block)
-        return Source(f"{theirs}.{kind}", dims, optional=optional)
+        return Source(f"{theirs}.{kind}", dims)

@@ -1,4 +1,4 @@
-"""LLaMA and the families that share its graph: Mistral, SmolLM 3, Granite.
+"""LLaMA and the families that share its graph: Mistral, SmolLM 3, Arcee, Granite.
 
 A family says what config.json's fields mean and what its tensors are called. To add one whose
 graph is another's, derive from that one; then add it to FAMILIES (engine/convert/table.py), and a
@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.config import ModelConfig
 from engine.convert import rope_scaling, windows
-from engine.convert.family import Family, Source
+from engine.convert.family import ATTENTION, NETWORK, Family, Source
 from engine.convert.fields import Fields
 from engine.convert.text_part import TextPart
 from engine.gguf import writer as gw
@@ -43,6 +43,10 @@ class Llama(Family):
     }
 
     activation = "hidden_act"
+    biases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "attention_bias": ATTENTION,
+        "mlp_bias": NETWORK,
+    }
     # Numbers without which transformers takes those of one model.
     required: ClassVar[tuple[str, ...]] = ()
 
@@ -88,6 +92,7 @@ class Mistral(TextPart, Llama):
     about = "Mistral 7B and Nemo, what was made of them, and the text part of Mistral Small 3.1"
     kinds: ClassVar[tuple[str, ...]] = ("mistral", "mistral3")  # of model_type
     window: ClassVar[int | None] = 4096  # where config.json does not say
+    biases: ClassVar = {}
 
     def check(self, config: Fields) -> None:
         super().check(config)
@@ -117,7 +122,7 @@ class Ministral3(Mistral):
     kinds = ("ministral3", "mistral3")
     window = None
     # transformers' defaults are sizes of one model
-    required = ("head_dim", "num_key_value_heads", "rope_theta")
+    required = ("head_dim", "num_key_value_heads", "rms_norm_eps", "rope_theta")
 
     def shape(self, config: Fields) -> gw.Keys:
         rope = rope_scaling.parameters(config)
@@ -151,6 +156,15 @@ class SmolLM3(Llama):
 
     def notes(self, config: Fields) -> list[str]:
         return super().notes(config) + windows.notes_where_switched(config, self.gguf)
+
+
+class Arcee(Llama):
+    """LLaMA without gates, of squared ReLU."""
+
+    architectures = ("ArceeForCausalLM",)
+    about = "Arcee AFM, dense"
+    gguf = "arcee"
+    required = ("rms_norm_eps",)
 
 
 class Granite(Llama):

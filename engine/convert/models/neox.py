@@ -10,7 +10,7 @@ import numpy as np
 from engine.config import ModelConfig
 from engine.convert import rope_scaling, windows
 from engine.convert.checkpoint import Tensor
-from engine.convert.family import Family, Source
+from engine.convert.family import ATTENTION, NETWORK, QKV, Family, Source
 from engine.convert.fields import Fields
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
@@ -108,6 +108,8 @@ class GPTNeoX(Rotary):
     def check(self, config: Fields) -> None:
         super().check(config)
         kind = rope_scaling.parameters(config).get("rope_type", "default")
+        if not config.flag("attention_bias", True):
+            raise config.error("attention_bias is false; this family has biases")
         if (turned := self._turned(config)) % 2 and kind not in ("default", "linear"):
             raise config.error(f"rope_type is {kind!r}: {turned} elements of a head, which are odd")
 
@@ -189,6 +191,7 @@ class StableLM(Rotary):
     activation = "hidden_act"
     part_turned = 0.25
     head_norms = "qk_layernorm"
+    biases: ClassVar = {"use_qkv_bias": QKV}
 
     def check(self, config: Fields) -> None:
         super().check(config)
@@ -216,6 +219,7 @@ class Nemotron(Rotary):
     }
     activation = "hidden_act"
     eps = "norm_eps"
+    biases: ClassVar = {"attention_bias": ATTENTION, "mlp_bias": NETWORK}
     part_turned = 0.5
 
     def shape(self, config: Fields) -> gw.Keys:

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from engine.config import ModelConfig
 from engine.convert import rope_scaling, windows
+from engine.convert.family import QKV
 from engine.convert.fields import Fields
 from engine.convert.models.qwen import Qwen2, Qwen3
 from engine.gguf import writer as gw
@@ -22,6 +23,7 @@ class Olmo2(Qwen2):
         "post_ffw_norm": "model.layers.{}.post_feedforward_layernorm",
     }
     required: ClassVar[tuple[str, ...]] = ("rms_norm_eps",)
+    biases: ClassVar = Qwen3.biases
 
 
 class Olmo3(Olmo2):
@@ -110,3 +112,5 @@ class Glm4(Qwen2):
     }
     required = ("head_dim", "num_key_value_heads", "rms_norm_eps")
     part_turned = 0.5
+    biases: ClassVar = {"attention_bias": QKV}
+    biased = ("attention_bias",)

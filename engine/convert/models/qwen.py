@@ -1,10 +1,11 @@
-"""Qwen 2 and 3 and the dense families derived from them: Seed-OSS, Ernie 4.5, Phi 3."""
+"""Qwen 2 and 3 and the dense families derived from them: Hunyuan, Seed-OSS, Ernie 4.5, Phi 3."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from engine.config import ModelConfig
-from engine.convert import windows
-from engine.convert.family import Family, Source
+from engine.convert import rope_scaling, windows
+from engine.convert.family import ATTENTION, NETWORK, QKV, Family, Source
 from engine.convert.fields import Fields
 from engine.convert.models.llama import Llama
 from engine.gguf import writer as gw
@@ -16,6 +17,7 @@ class Qwen2(Llama):
     architectures: ClassVar[tuple[str, ...]] = ("Qwen2ForCausalLM",)
     about = "Qwen 1.5 to 2.5, dense"
     gguf = "qwen2"
+    biases: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # that may be missing
 
     def shape(self, config: Fields) -> gw.Keys:
         return {**super().shape(config), **windows.where_switched(config, self.gguf)}
@@ -39,6 +41,31 @@ class Qwen3(Qwen2):
         "attn_k_norm": "model.layers.{}.self_attn.k_norm",
     }
     required: ClassVar[tuple[str, ...]] = ("head_dim", "num_key_value_heads")
+    biases: ClassVar[Mapping[str, tuple[str, ...]]] = {"attention_bias": ATTENTION}
+
+
+class Hunyuan(Qwen3):
+    """Qwen 3 with norms of queries and keys after rope, whose base an alpha may raise."""
+
+    architectures = ("HunYuanDenseV1ForCausalLM",)
+    about = "Hunyuan 0.5B to 7B and Hunyuan MT, dense"
+    gguf = "hunyuan-dense"
+    modules: ClassVar = {
+        **Qwen2.modules,
+        "attn_q_norm": "model.layers.{}.self_attn.query_layernorm",
+        "attn_k_norm": "model.layers.{}.self_attn.key_layernorm",
+    }
+    required = ("head_dim", "rms_norm_eps")
+
+    def usual_words(self, config: Fields) -> Fields:
+        """With "dynamic" rope of a fixed alpha as what it is: plain rope of another base."""
+        rope = rope_scaling.parameters(config)
+        if rope.get("rope_type", rope.get("type")) == "dynamic" and rope.get("alpha"):
+            size = max(config.count("head_dim"), 3)
+            base = rope.real("rope_theta", 10000.0) * rope.real("alpha") ** (size / (size - 2))
+            plain = {"rope_scaling": None, "rope_parameters": {"rope_theta": base}}
+            config = Fields({**config.values, **plain}, config.place)
+        return super().usual_words(config)
 
 
 class SeedOss(Qwen2):
@@ -52,6 +79,12 @@ class SeedOss(Qwen2):
         "post_attention_norm": "model.layers.{}.post_attention_layernorm",
     }
     required = ("head_dim", "num_key_value_heads")
+    biases: ClassVar = {
+        "attention_bias": QKV,
+        "attention_out_bias": ("attn_output",),
+        "mlp_bias": NETWORK,
+    }
+    biased = ("attention_bias",)
 
 
 class Ernie(Qwen2):
@@ -61,6 +94,7 @@ class Ernie(Qwen2):
     about = "ERNIE 4.5, dense"
     gguf = "ernie4_5"
     ties = True
+    biases: ClassVar = {"use_bias": (*ATTENTION, *NETWORK)}
     required = ("head_dim", "num_key_value_heads", "rms_norm_eps", "rope_theta")
 
 
