@@ -56,9 +56,9 @@ class Scales:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes and constants of a model; without `neurons` the activation is SiLU, or squared ReLU
-    where there are no gates (Arcee). Every `no_rope`-th
-    block has no RoPE, unless that is 0. With `mixture`, networks are mixtures of experts. Queries
-    have a `temperature` by `length` (reference/rope.py)."""
+    where there are no gates (Arcee). Every `no_rope`-th block has no RoPE, unless that is 0. With
+    `mixture`, networks are mixtures of experts. Queries have a `temperature` by `length`
+    (reference/rope.py)."""
 
     blocks: int
     heads: int
