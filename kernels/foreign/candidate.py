@@ -174,9 +174,9 @@ def compiled(file: Path, flags: tuple[str, ...]) -> Path:
     except subprocess.TimeoutExpired:
         raise CandidateError(f"compiling {file.name} took more than {PATIENCE:g} s") from None
     if done.returncode:
-        lines = done.stderr.splitlines()
-        first = next((line for line in lines if "error" in line), lines[0] if lines else "")
-        raise CandidateError(f"it does not compile: {first.replace(str(file), file.name)}")
+        lines = done.stderr.replace(str(file), file.name).splitlines()
+        first = next((line for line in lines if "error:" in line), lines[0] if lines else "")
+        raise CandidateError(f"it does not compile: {first}")
     return library
 
 

@@ -60,7 +60,7 @@ def emulated(candidate: Candidate, op: Op, told: dict[str, Any]) -> Layout:
         raise CandidateError(f"compiling took more than {PATIENCE:g} s") from None
     if done.returncode:
         lines = done.stderr.splitlines()
-        first = next((line for line in lines if "error" in line.lower()), "".join(lines[-1:]))
+        first = next((line for line in lines if "error:" in line.lower()), "".join(lines[-1:]))
         raise CandidateError(f"it does not compile for the emulator: {first.strip()}")
     paths = json.loads(done.stdout.splitlines()[-1])
     told |= {**paths, "kind": "emulated", "arguments": arguments}
