@@ -60,13 +60,13 @@ def build(net: Network) -> Value:
 
     def mixed(i: int, h: Value) -> Value:
         if net.config.architecture == "hunyuan-dense":
-            return turned_first(net, i, h, rotation)
+            return attention_normed_after_rope(net, i, h, rotation)
         return net.attention(i, h, rotation)
 
     return logits_of_blocks(net, x, mixed)
 
 
-def turned_first(net: Network, i: int, h: Value, rotation: Value) -> Value:
+def attention_normed_after_rope(net: Network, i: int, h: Value, rotation: Value) -> Value:
     """Block i's attention of h, queries and keys normalised after rope."""
     q, k, v = (net.project(f"blk.{i}.attn_{name}", h) for name in "qkv")
     q, k = (

@@ -26,14 +26,14 @@ def qwen(
     shape: Shape,
     linear: Callable[[Array, Array, str], Array] = linear,
     activation: Callable[[Array, Array], Array] = swiglu,
-    late: bool = False,
+    norm_after_rope: bool = False,
 ) -> Array:
     """Logits of every token of one sequence that starts at position 0.
 
-    Queries and keys are normalised before RoPE, or after it if `late`, as in Hunyuan, by head or
-    over all heads, if there are `attn_q_norm` and `attn_k_norm`. The norm before the network is
-    called `post_attention_norm` in GLM, whose first blocks are dense, and in Seed-OSS. Arguments
-    are those of `transformer`.
+    Queries and keys are normalised before RoPE, or after it with `norm_after_rope` (Hunyuan), by
+    head or over all heads, if there are `attn_q_norm` and `attn_k_norm`. The norm before the
+    network is called `post_attention_norm` in GLM, whose first blocks are dense, and in Seed-OSS.
+    Arguments are those of `transformer`.
     -> float64 [tokens, vocab].
     """
     weights = split_fused(weights, shape)
@@ -53,7 +53,7 @@ def qwen(
         if weight is not None and len(weight) == rows.shape[1]:  # over all heads
             rows = normed(rows, f"{name}_norm")
         rows = rows.reshape(count, heads, shape.head_dim)
-        if late:
+        if norm_after_rope:
             return normed(rope_neox(rows, turn), f"{name}_norm")
         if weight is not None and len(weight) == shape.head_dim:
             rows = normed(rows, f"{name}_norm")

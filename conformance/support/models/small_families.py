@@ -128,7 +128,7 @@ class SmallQwen(Small):
                 yield from ((f"blk.{i}.attn_{n}.bias", sizes[n] * self.head_dim) for n in sizes)
 
     def formula(self) -> Callable[..., Array]:
-        return partial(qwen, late=True) if self.architecture == "hunyuan-dense" else qwen
+        return partial(qwen, norm_after_rope=True) if self.architecture == "hunyuan-dense" else qwen
 
 
 def scales_of_granite(writer: gguf.GGUFWriter) -> None:
