@@ -185,7 +185,8 @@ def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> An
 
 def chains(load_weights: Any, step: int, multiply_add: Any) -> Callable[[int], Any]:
     """`multiply` for sums that are one chain over units: load_weights(weight, at) of the group
-    times a word of activations of each token, by the outer step `multiply_add`."""
+    times a word of activations of each token, by the outer step `multiply_add`. A line's units are
+    unrolled: with half of a core, or a narrow one, every instruction beside the sums counts."""
 
     every = max(1, CACHE_LINE // step)  # units in a line of the cache
 
@@ -200,9 +201,13 @@ def chains(load_weights: Any, step: int, multiply_add: Any) -> Callable[[int], A
             if not begin:
                 sums = load_tile(sums, out, first + token, row, valid)
             prefetch_outputs(out, first + token + size, size, row)
-            for k in range(depth):
-                if k % every == 0:
-                    prefetch_next(weight, at + k * step, tuning)
+            whole = depth // every * every
+            for line in range(0, whole, every):
+                prefetch_next(weight, at + line * step, tuning)
+                for k in range(line, line + every):
+                    w = load_weights(weight, at + k * step)
+                    sums = multiply_add(sums, w, panel, token * depth + k * size)
+            for k in range(whole, depth):
                 w = load_weights(weight, at + k * step)
                 sums = multiply_add(sums, w, panel, token * depth + k * size)
             store_tile(sums, out, first + token, row, valid)
