@@ -316,6 +316,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         MPT | {"attn_config": {"attn_type": "multiquery_attention"}}, "'multiquery_attention'; this"
     ),
     "halves of DeepSeek": (DEEPSEEK3 | {"rope_interleave": False}, "rope_interleave is false"),
+    "null of DeepSeek": (DEEPSEEK3 | {"rope_interleave": None}, "rope_interleave is false"),
     "V2's groups": (
         DEEPSEEK3 | {"topk_method": "group_limited_greedy"}, "'; this family has noaux_tc"
     ),

@@ -10,7 +10,8 @@ from engine.convert.json_files import CheckpointError
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The values of one JSON object; null counts as missing. `place` locates it in messages."""
+    """The values of one JSON object; null counts as missing, and as a flag is false, as for
+    transformers. `place` locates the object in messages."""
 
     values: Mapping[str, Any]
     place: str
@@ -36,10 +37,10 @@ class Fields:
         raise self.error(f"{name} must be a finite number, got {value!r}")
 
     def flag(self, name: str, default: bool) -> bool:
-        value = self.get(name, default)
-        if not isinstance(value, bool):
+        value = self.values.get(name, default)
+        if not isinstance(value, bool | None):
             raise self.error(f"{name} must be true or false, got {value!r}")
-        return value
+        return bool(value)
 
     def kinds(self, known: Sequence[str], usual: list[str]) -> list[str]:
         """The kind of each layer, one of those known; without `layer_types` the usual ones."""
