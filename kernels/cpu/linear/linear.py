@@ -185,8 +185,8 @@ def product(blocking: Blocking, fill: Any, multiply: Callable[[int], Any]) -> An
 
 def chains(load_weights: Any, step: int, multiply_add: Any) -> Callable[[int], Any]:
     """`multiply` for sums that are one chain over units: load_weights(weight, at) of the group
-    times a word of activations of each token, by the outer step `multiply_add`. A line's units are
-    unrolled: with half of a core, or a narrow one, every instruction beside the sums counts."""
+    times a word of activations of each token, by the outer step `multiply_add`. A cache
+    line's units are unrolled: on a core that hyper-threads share, each instruction counts."""
 
     every = max(1, CACHE_LINE // step)  # units in a line of the cache
 
