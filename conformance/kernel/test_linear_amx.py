@@ -15,7 +15,7 @@ from conformance.support.depth import DEEP
 from conformance.support.machine_kernels import HERE, inputs_of, run
 from kernels.call import call
 from kernels.cpu.attention import attention_amx
-from kernels.cpu.linear import linear_amx, linear_amx_bf16
+from kernels.cpu.linear import linear_amx, linear_amx_bf16, linear_amx_superblocks
 from kernels.cpu.runtime.share import Share, pack_words
 from kernels.guard import at_page_end
 from kernels.judge import judge
@@ -29,7 +29,7 @@ from reference.formats import FORMATS
 # where the CPU has tiles and the same kernels are tried on those.
 TILES_HERE = not find("linear/cpu/amx/Q8_0").missing()
 pytestmark = [] if TILES_HERE else pytest.mark.exhaustive
-LIKES = {"Q4_K"} if TILES_HERE else {"Q8_0", "Q4_1", "Q2_K", "Q4_K", "Q6_K"}
+LIKES = {"Q4_K"} if TILES_HERE else {"Q8_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS"}
 
 
 def emulated(variant: str, shares: dict[str, Share], formats: set[str]) -> list[Kernel]:
@@ -42,7 +42,8 @@ def emulated(variant: str, shares: dict[str, Share], formats: set[str]) -> list[
 
 
 FLOATING = {"F32", "F16", "BF16"}
-INT8 = emulated("linear/cpu/amx", linear_amx.EMULATED_SHARES, LIKES)
+IN_BLOCKS = {**linear_amx.EMULATED_SHARES, **linear_amx_superblocks.EMULATED_SHARES}
+INT8 = emulated("linear/cpu/amx", IN_BLOCKS, LIKES)
 BF16 = emulated("linear/cpu/amx_bf16", linear_amx_bf16.EMULATED_SHARES, {"Q4_K"} | FLOATING)
 FLOATS = [kernel for kernel in BF16 if kernel.fewest == 1]
 ATTENTION = emulated("attention/cpu/amx_bf16", attention_amx.EMULATED_SHARES, LIKES | {"F16"})
@@ -72,6 +73,13 @@ SHAPES = [
     {"tokens": 17, "hidden": 32 * 513, "out": 17},
     {"tokens": 5, "hidden": 32 * (linear_amx.DEEPEST + 9), "out": 16 * linear_amx.TOGETHER + 5},
     {"tokens": TOKENS + 17, "hidden": 32 * 33, "out": 17},
+    # several batches of groups, and superblocks that do not fit one panel
+    {"tokens": 33, "hidden": 256, "out": 16 * (2 * linear_amx.TOGETHER + 1) + 5},
+    {
+        "tokens": 113,
+        "hidden": 32 * (linear_amx.PANEL // 8 + 8),
+        "out": 16 * linear_amx.TOGETHER + 5,
+    },
 ]
 
 
@@ -163,10 +171,12 @@ def test_a_process_without_permission_lacks_amx(monkeypatch):
 
 
 ASSEMBLY = """
-from kernels.cpu.linear import linear_amx, linear_amx_bf16
+from kernels.cpu.linear import linear_amx, linear_amx_bf16, linear_amx_superblocks
 from kernels.cpu.runtime.object_code import assembly
 for share in (linear_amx.SHARES["Q8_0"], *map(linear_amx_bf16.SHARES.get, ("F32", "Q4_0"))):
     print(assembly(share.function))
+print("superblocks")
+print(assembly(linear_amx_superblocks.SHARES["Q4_K"].function))
 """
 
 
@@ -199,10 +209,12 @@ def test_inner_loops_consist_of_tile_instructions(tmp_path):
     """Compiled for a CPU with AMX on any CPU. Four blocks of bytes take three vector instructions
     for each of sixteen tokens, and fewer moves than dot products. Pairs take a tile load for each
     product with two tiles of tokens, and no vector instructions except those that dequantise
-    blocks: 32 products with scales for a tile."""
+    blocks: 32 products with scales for a tile. Eight tokens' dots in a superblock and their
+    products with mins are converted once, and stay in registers."""
     features = AMX_INT8 | AMX_BF16 | {"f16c"}
     text = python_for("sapphirerapids", features, ASSEMBLY, ASSAY_CACHE=str(tmp_path))
     assert not [f for f in called(text) if f.startswith("__")]
+    text, superblocks = text.split("\nsuperblocks\n")
 
     (bytes_,) = instructions_of(text, "tdpbssd", loops=True)
     names = ("tdpbssd", "tileloadd", "tilestored", "vcvtdq2ps", "vmulps", "vfmadd", "vcvtph2ps")
@@ -215,6 +227,11 @@ def test_inner_loops_consist_of_tile_instructions(tmp_path):
     assert pairs
     assert {p.count("tileloadd") for p in pairs} == {4}
     assert not [name for p in pairs for name in p if name.startswith(("v", "call", "tilestored"))]
+
+    added = [p for p in instructions_of(superblocks, "vcvtdq2ps") if p.count("vpslld") == 8]
+    assert added
+    assert {(p.count("vcvtdq2ps"), p.count("vmulps")) for p in added} == {(16, 8)}
+    assert max(sum(name.startswith("vmov") for name in p) for p in added) < 32
 
     lowered = instructions_of(text, "vcvtne2ps2bf16")
     whole = [p for p in lowered if p.count("vcvtne2ps2bf16") >= 16]

@@ -435,6 +435,40 @@ def dot_pairs(typing, sums, a, b):
     return sums(sums, a, b), codegen
 
 
+def byte_products(zero_point: int, sign: int, split: bool) -> Any:
+    """An intrinsic of (codes, integers): each unsigned byte, less the zero point, times its pair's
+    integer of 16 bits and the sign, as int8: a vector of bytes or, if products of 16 bits are
+    `split` to 128 high + low, one of each."""
+
+    @intrinsic
+    def products(typing, codes, integers):
+        wide, result = integers.ir, types.UniTuple(codes, 1 + split)
+
+        def codegen(context, builder, signature, values):
+            bytes_ = builder.bitcast(values[0], wide)
+            factor = builder.neg(values[1]) if sign < 0 else values[1]
+
+            def product(code):
+                return builder.mul(builder.sub(code, constant(wide, zero_point)), factor)
+
+            def merged(even, odd):
+                even, odd = builder.and_(even, constant(wide, 255)), builder.shl(odd, eight)
+                return builder.bitcast(builder.or_(even, odd), codes.ir)
+
+            eight, low, bits = (constant(wide, number) for number in (8, 127, 7))
+            even = product(builder.and_(bytes_, constant(wide, 255)))
+            odd = product(builder.lshr(bytes_, eight))
+            if not split:
+                return context.make_tuple(builder, result, [merged(even, odd)])
+            high = merged(builder.ashr(even, bits), builder.ashr(odd, bits))
+            rest = merged(builder.and_(even, low), builder.and_(odd, low))
+            return context.make_tuple(builder, result, [high, rest])
+
+        return result(codes, integers), codegen
+
+    return products
+
+
 @lanewise
 def less(builder, kind, a, b):
     """a - b, of integers."""

@@ -1,14 +1,15 @@
-"""linear for block formats and int8 activations on AMX tiles: variant `amx`.
+"""linear for blocks of 32 and int8 activations on AMX tiles: variant `amx`. Superblocks are in
+linear_amx_superblocks.py.
 
-One instruction multiplies a part of sixteen tokens by that of sixteen rows of the weight, which is
-packed (layouts.py) almost as the tile, 8 by 64 bytes, or 4 by 64 where a block of 32 has two parts.
-Its codes are unpacked and lowered to signed bytes once for all tokens of a panel. Every output is
-the same chain over blocks, or superblocks, as in linear_blocks.py, so the bits are too.
+One instruction multiplies a block of sixteen tokens by that of sixteen rows of the weight, which is
+packed (layouts.py) almost as the tile, 8 by 64 bytes. Its codes are unpacked and lowered to signed
+bytes once for all tokens of a panel. Every output is the same chain over blocks as in
+linear_blocks.py, so the bits are too.
 
 By Intel's figures the product takes 16 cycles. Then its dots leave the tiles through memory, and
 vectors scale them, 2 instructions a cycle: 3 for each token of a block, so 24 cycles are the
-bottleneck; for a superblock's part, which is scaled by integers, 2. Two parts are in flight, so
-that one is scaled while the other waits for its dots. For few tokens, vectors alone are faster.
+bottleneck. Two blocks are in flight, so that one is scaled while the other waits for its dots. For
+few tokens, vectors alone are faster.
 """
 
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from kernels.cpu.formats.block_scales import integers_of, unit_offset, unit_scale
-from kernels.cpu.formats.layouts import BLOCK, GRIDS, LAYOUTS, Layout
+from kernels.cpu.formats.block_scales import unit_offset, unit_scale
+from kernels.cpu.formats.layouts import BLOCK, LAYOUTS, Layout
 from kernels.cpu.isa.amx import (
     AMX,
     EMULATED,
@@ -38,7 +39,6 @@ from kernels.cpu.isa.simd import (
     f32x16,
     i8x32,
     i8x64,
-    i16x32,
     i32x16,
     less,
     load,
@@ -50,21 +50,13 @@ from kernels.cpu.isa.simd import (
 from kernels.cpu.isa.simd_shuffle import load_rows, stack, store_rows
 from kernels.cpu.isa.tiles import (
     add_scaled,
-    add_unit,
-    add_unit_with_offset,
     fma_outer,
     zeros,
 )
 from kernels.cpu.linear import linear, linear_blocks
 from kernels.cpu.linear.linear import LANES, Blocking, from_here, named, prefetch_part
-from kernels.cpu.linear.linear_blocks import SIGNATURE, extra_type, extras_of, total_of
+from kernels.cpu.linear.linear_blocks import SIGNATURE
 from kernels.cpu.linear.linear_int8 import AVX512_VNNI, GENERIC, four_codes
-from kernels.cpu.linear.linear_superblocks import (
-    dot_totals,
-    pairs_at,
-    pairs_of,
-    times_integers,
-)
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share, arguments, part
 from kernels.knob import Knob
@@ -78,6 +70,7 @@ TILES = 8, 16  # of sixteen tokens: multiplied before the next weights are lower
 UNDER_WAY = 4  # tiles of dots
 TOGETHER = 4  # groups of rows whose outputs of a token are adjacent
 WEIGHTS = DEEPEST * LANES * BLOCK  # bytes of a group's lowered weights
+SCALES = DEEPEST * LANES
 TILES_FROM = Knob(
     "tiles_from",
     (2, 3, 5, 9, 13),
@@ -88,7 +81,7 @@ TILES_FROM = Knob(
 )
 KNOBS = (*linear.KNOBS, TILES_FROM)
 TILES_FROM_AT = len(linear.KNOBS)
-FORMATS = tuple(f for f, layout in LAYOUTS.items() if not layout.table and f not in GRIDS)
+FORMATS = tuple(f for f, layout in LAYOUTS.items() if layout.blocks == 1 and not layout.table)
 FEW = Blocking((4, 2, 1), tokens=4, units=768)
 
 
@@ -154,10 +147,9 @@ def product(
 
 
 def fill(layout: Layout) -> Any:
-    """Lay out activations, a unit's scale and, where weights have an offset, its factor: a block's
-    total times the scale, or pairs of a superblock's totals."""
-    blocks, has_m, total = layout.blocks, layout.m, total_of(layout)
-    parts, pairs, superblocks = layout.parts, pairs_of(layout), layout.blocks > 1
+    """Lay out activations, a block's scale and, where weights have an offset, its factor: the
+    block's total times the scale."""
+    has_m = layout.m
 
     @inner
     def fill_tiles(source, panel, first, count, unit, depth):
@@ -169,29 +161,19 @@ def fill(layout: Layout) -> Any:
             for b in range(depth):
                 at = (tile + b) * ROWS + lane
                 store(bytes_, at * BLOCK, load(i8x32, q, row * hidden + (unit + b) * BLOCK))
-            for u in range(depth // blocks):
-                b, place = unit + u * blocks, tile // blocks + u
-                scales[place * ROWS + lane] = scale[row, b]
-                for p in range(pairs if has_m and superblocks else 0):
-                    low = total(q, totals, row, b + 2 * p // parts, 2 * p % parts)
-                    high = total(q, totals, row, b + (2 * p + 1) // parts, (2 * p + 1) % parts)
-                    extras[(place * pairs + p) * ROWS + lane] = (low & 0xFFFF) | (high << 16)
-                if has_m and not superblocks:
-                    extras[place * ROWS + lane] = scale[row, b] * np.float32(totals[row, b])
+                scales[at] = scale[row, unit + b]
+                if has_m:
+                    extras[at] = scale[row, unit + b] * np.float32(totals[row, unit + b])
 
     return fill_tiles
 
 
 def lower(layout: Layout) -> Any:
-    """(weight, at, depth, lowered, integers, mins, scales, offsets): lower a group's blocks to
-    tiles of signed bytes, each part's integers and pairs of mins, and each unit's d and m."""
-    blocks, step, block_step = layout.blocks, layout.step, layout.block
-    parts, payload, has_m = layout.parts, layout.payload, layout.m
-    has_integers, pairs = layout.integer_scales, pairs_of(layout) if layout.mins else 0
+    """(weight, at, depth, lowered, scales, offsets): lower a group's blocks to tiles of signed
+    bytes, and each block's d and m."""
+    step, has_m, payload = layout.step, layout.m, layout.block
     first, second = (four_codes(layout, LANES, half) for half in (0, 1))
     scale, offset = unit_scale(layout, LANES), unit_offset(layout, LANES)
-    integer_of, min_of = integers_of(layout, LANES)
-    mins_of = pairs_at(layout, min_of)
     zero_point = np.full(ROW, layout.zero_point, np.uint8)
 
     @njit(inline="always")
@@ -200,137 +182,90 @@ def lower(layout: Layout) -> Any:
             store(lowered, at + i * ROW, less(codes[i], load(i8x64, zero_point, 0)))
 
     @inner
-    def lower_all(weight, at, depth, lowered, integers, mins, scales, offsets):
-        for u in range(depth // blocks):
-            base = at + u * step
-            ends = base + blocks * block_step
-            store(scales, u * LANES, scale(weight, ends))
+    def lower_all(weight, at, depth, lowered, scales, offsets):
+        for b in range(depth):
+            block = at + b * step
+            store(scales, b * LANES, scale(weight, block + payload))
             if has_m:
-                store(offsets, u * LANES, offset(weight, ends + 2 * LANES))
-            for b in range(blocks):
-                block, to = base + b * block_step, u * blocks + b
-                four(lowered, 8 * to * ROW, first(weight, block))
-                four(lowered, (8 * to + 4) * ROW, second(weight, block))
-                for p in range(parts if has_integers else 0):
-                    own, place = block + payload + p * LANES, (to * parts + p) * LANES
-                    store(integers, place, integer_of(weight, own))
-            for pair in range(pairs):
-                store(mins, (u * pairs + pair) * 2 * LANES, mins_of(weight, base, pair))
+                store(offsets, b * LANES, offset(weight, block + payload + 2 * LANES))
+            four(lowered, 8 * b * ROW, first(weight, block))
+            four(lowered, (8 * b + 4) * ROW, second(weight, block))
 
     return lower_all
 
 
-def adding(layout: Layout) -> Any:
-    """(sums, totals, exact, weights, met, unit, piece) -> sums and totals with a part's exact dots
-    added: to the sums, or to the superblock's totals, which its last part adds to the sums. `unit`
-    is the place of the first unit in the panel."""
-    parts, blocks, has_m = layout.parts, layout.blocks, layout.m
-    pieces, pairs, has_integers = parts * blocks, pairs_of(layout), layout.integer_scales
-    times = times_integers(layout)
-
-    @njit(inline="always")
-    def to_sums(sums, totals, exact, weights, met, unit, piece):
-        (_, _, scales, offsets), (token_scales, extras) = weights, met
-        place = (unit + piece) * ROWS
-        sums = add_scaled(sums, exact, load(f32x16, scales, piece * LANES), token_scales, place)
-        if has_m:
-            sums = fma_outer(sums, load(f32x16, offsets, piece * LANES), extras, place)
-        return sums, totals
-
-    @njit(inline="always")
-    def to_totals(sums, totals, exact, weights, met, unit, piece):
-        (integers, mins, scales, offsets), (token_scales, extras) = weights, met
-        totals = times(totals, exact, load(i32x16, integers, piece * LANES if has_integers else 0))
-        if piece % pieces != pieces - 1:
-            return sums, totals
-        u = piece // pieces
-        place, d = (unit + u) * ROWS, load(f32x16, scales, u * LANES)
-        if not has_m:
-            return add_unit(sums, totals, d, token_scales, place), zeros(i32x16, ROWS)
-        found = zeros(i32x16, ROWS)
-        for pair in range(pairs):
-            of_rows = load(i16x32, mins, (u * pairs + pair) * 2 * LANES)
-            found = dot_totals(found, of_rows, extras, place * pairs + pair * ROWS)
-        m = load(f32x16, offsets, u * LANES)
-        sums = add_unit_with_offset(sums, totals, d, found, m, token_scales, place)
-        return sums, zeros(i32x16, ROWS)
-
-    return to_totals if blocks > 1 else to_sums
-
-
 def multiply(tag: Any, layout: Layout) -> Any:
-    blocks, step, parts = layout.blocks, layout.step, layout.parts
-    lower_all, add_exact = lower(layout), adding(layout)
-    width = BLOCK // parts
-    own_integers, own_mins, own_scales = sizes_of_group(layout)
+    step, has_m, lower_all = layout.step, layout.m, lower(layout)
 
     @njit(inline="always")
-    def issue(state, c, a, w, where, piece, dots):
-        """Compute a part's dots and store them to the slot piece % UNDER_WAY of `dots`."""
-        q, block, lowered = where
+    def issue(state, c, a, w, where, block, dots):
+        """Compute a block's dots and store them to the slot block % UNDER_WAY of `dots`."""
+        q, first, lowered = where
         tile_zero(tag, state, c)
-        at = block * ROWS * BLOCK + piece // parts * ROWS * BLOCK + piece % parts * width
-        tile_load(tag, state, a, q, at, BLOCK)
-        tile_load(tag, state, w, lowered, piece * LANES * width, ROW)
+        tile_load(tag, state, a, q, (first + block) * ROWS * BLOCK, BLOCK)
+        tile_load(tag, state, w, lowered, block * LANES * BLOCK, ROW)
         tile_dot_i8(tag, state, c, a, w)
-        tile_store(tag, state, c, dots, piece % UNDER_WAY * C, ROW)
+        tile_store(tag, state, c, dots, block % UNDER_WAY * C, ROW)
 
     @njit(inline="always")
-    def add(sums, totals, dots, weights, met, unit, piece):
-        exact = load_rows(zeros(i32x16, ROWS), dots, piece % UNDER_WAY * C, LANES)
-        return add_exact(sums, totals, exact, weights, met, unit // blocks, piece)
+    def add(sums, dots, weights, met, first, block):
+        (scales, offsets), (token_scales, extras) = weights, met
+        exact = load_rows(zeros(i32x16, ROWS), dots, block % UNDER_WAY * C, LANES)
+        place, d = (first + block) * ROWS, load(f32x16, scales, block * LANES)
+        sums = add_scaled(sums, exact, d, token_scales, place)
+        if has_m:
+            sums = fma_outer(sums, load(f32x16, offsets, block * LANES), extras, place)
+        return sums
 
     @njit(inline="always")
     def own_of(lowered_weights, which):
-        """The lowered weights, and the rest, of one of the joint groups."""
-        lowered, integers, mins, scales, offsets = lowered_weights
-        rest = integers[which * own_integers :], mins[which * own_mins :]
-        floats = scales[which * own_scales :], offsets[which * own_scales :]
-        return lowered[which * WEIGHTS :], (rest[0], rest[1], floats[0], floats[1])
+        """The lowered weights, and their scales and offsets, of one of the joint groups."""
+        lowered, scales, offsets = lowered_weights
+        return lowered[which * WEIGHTS :], (scales[which * SCALES :], offsets[which * SCALES :])
 
     @inner
-    def tile(state, q, met, unit, lowered, weights, depth, dots, sums):
-        """Sixteen tokens of the panel from its block `unit`, a group of rows, `depth` blocks. A
-        part's dots are computed two parts before they are added, since they leave tiles through
+    def tile(state, q, met, first, lowered, weights, depth, dots, sums):
+        """Sixteen tokens of the panel from its block `first`, a group of rows, `depth` blocks. A
+        block's dots are computed two blocks before they are added, since they leave tiles through
         memory."""
-        pieces, where, totals = depth * parts, (q, unit, lowered), zeros(i32x16, ROWS)
+        where = q, first, lowered
         issue(state, 0, 4, 5, where, 0, dots)
-        if pieces > 1:
+        if depth > 1:
             issue(state, 1, 6, 7, where, 1, dots)
-        piece = 0
-        while piece + UNDER_WAY + 2 <= pieces:
-            issue(state, 2, 4, 5, where, piece + 2, dots)
-            sums, totals = add(sums, totals, dots, weights, met, unit, piece)
-            issue(state, 3, 6, 7, where, piece + 3, dots)
-            sums, totals = add(sums, totals, dots, weights, met, unit, piece + 1)
-            issue(state, 0, 4, 5, where, piece + 4, dots)
-            sums, totals = add(sums, totals, dots, weights, met, unit, piece + 2)
-            issue(state, 1, 6, 7, where, piece + 5, dots)
-            sums, totals = add(sums, totals, dots, weights, met, unit, piece + 3)
-            piece += UNDER_WAY
-        for last in range(piece, pieces):
-            if last + 2 < pieces:
+        block = 0
+        while block + UNDER_WAY + 2 <= depth:
+            issue(state, 2, 4, 5, where, block + 2, dots)
+            sums = add(sums, dots, weights, met, first, block)
+            issue(state, 3, 6, 7, where, block + 3, dots)
+            sums = add(sums, dots, weights, met, first, block + 1)
+            issue(state, 0, 4, 5, where, block + 4, dots)
+            sums = add(sums, dots, weights, met, first, block + 2)
+            issue(state, 1, 6, 7, where, block + 5, dots)
+            sums = add(sums, dots, weights, met, first, block + 3)
+            block += UNDER_WAY
+        for last in range(block, depth):
+            if last + 2 < depth:
                 issue(state, 0, 4, 5, where, last + 2, dots)
-            sums, totals = add(sums, totals, dots, weights, met, unit, last)
+            sums = add(sums, dots, weights, met, first, last)
         return sums
 
     @inner
     def multiply(state, panel, weight, out, first, count, rows, where):
         (q, token_scales, extras), lowered_weights, (dots, kept) = panel
         met, (unit, depth, units) = (token_scales, extras), where
-        group_bytes, used = units // blocks * step, depth // blocks * step
+        group_bytes, used = units * step, depth * step
         tokens, width = out.shape
         begin, end = rows
         for together in range(begin, end, TOGETHER):
             last = min(together + TOGETHER, end)
             for group in range(together, last):
-                lowered, rest = own_of(lowered_weights, group - together)
-                at = group * group_bytes + unit // blocks * step
-                lower_all(weight, at, depth, lowered, rest[0], rest[1], rest[2], rest[3])
+                lowered, (scales, offsets) = own_of(lowered_weights, group - together)
+                at = group * group_bytes + unit * step
+                lower_all(weight, at, depth, lowered, scales, offsets)
             for token in range(0, count, ROWS):
                 for group in range(together, last):
-                    lowered, rest = own_of(lowered_weights, group - together)
-                    following = (group + TOGETHER) * group_bytes + unit // blocks * step
+                    lowered, weights = own_of(lowered_weights, group - together)
+                    following = (group + TOGETHER) * group_bytes + unit * step
                     tiles = (count + ROWS - 1) // ROWS
                     prefetch_part(weight, following, used, token // ROWS, tiles)
                     prefetch_outputs(out, first + token, group * LANES)
@@ -339,7 +274,7 @@ def multiply(tag: Any, layout: Layout) -> Any:
                         fetch(kept, 0, out, first + token, group * LANES)
                         sums = load_rows(sums, kept, 0, LANES)
                     of = token // ROWS * depth
-                    sums = tile(state, q, met, of, lowered, rest, depth, dots, sums)
+                    sums = tile(state, q, met, of, lowered, weights, depth, dots, sums)
                     at_row = first + token, group * LANES
                     if tokens - at_row[0] >= ROWS and width - at_row[1] >= LANES:
                         store_rows(out, at_row[0] * width + at_row[1], width, sums)
@@ -350,26 +285,19 @@ def multiply(tag: Any, layout: Layout) -> Any:
     return multiply
 
 
-def sizes_of_group(layout: Layout) -> tuple[int, int, int]:
-    """Elements of a group's integers, pairs of mins, and scales or offsets, lowered."""
-    units = DEEPEST // layout.blocks
-    integers = DEEPEST * layout.parts * LANES if layout.integer_scales else LANES
-    mins = 2 * LANES * units * pairs_of(layout) if layout.mins else 1
-    return integers, mins, units * LANES
+def few_tokens(tag: Any, format: str) -> Any:
+    """The share of vectors alone, compiled for few tokens."""
+    vectors = replace(AVX512_VNNI if tag == AMX else GENERIC, blocking=FEW, four_of_two=None)
+    return inner(linear_blocks.int8_kernel(vectors, "few", format))
 
 
 def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
-    layout, vectors = LAYOUTS[format], AVX512_VNNI if tag == AMX else GENERIC
-    vectors = replace(vectors, blocking=FEW, four_of_two=None)
-    few = inner(linear_blocks.int8_kernel(vectors, "few", format))
-    many = product(PANEL, DEEPEST, layout.blocks, fill(layout), multiply(tag, layout))
+    layout, few = LAYOUTS[format], few_tokens(tag, format)
+    many = product(PANEL, DEEPEST, 1, fill(layout), multiply(tag, layout))
     # dots, then activations and weights by turns
-    width = BLOCK // layout.parts
-    config = tile_config(*[(ROWS, ROW)] * UNDER_WAY, *[(ROWS, width), (width // 4, ROW)] * 2)
-    activations, met = PANEL * ROWS * BLOCK, PANEL // layout.blocks * ROWS
-    extras = met * extras_of(vectors, layout) if layout.m else 1
-    extra, weights, dots = extra_type(layout), TOGETHER * WEIGHTS, UNDER_WAY * C
-    integers, mins, scales = (TOGETHER * size for size in sizes_of_group(layout))
+    config = tile_config(*[(ROWS, ROW)] * UNDER_WAY, *[(ROWS, BLOCK), (BLOCK // 4, ROW)] * 2)
+    activations, met, dots = PANEL * ROWS * BLOCK, PANEL * ROWS, UNDER_WAY * C
+    extras, weights, scales = met if layout.m else 1, TOGETHER * WEIGHTS, TOGETHER * SCALES
 
     def kernel(args, thread, n_threads):
         q, scale, total, weight, tuning, out = arguments(args, SIGNATURE)
@@ -380,14 +308,8 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
         if rows[0] == rows[1]:
             return
         panel = (
-            (stack(np.int8, activations), stack(np.float32, met), stack(extra, extras)),
-            (
-                stack(np.int8, weights),
-                stack(np.int32, integers),
-                stack(np.int16, mins),
-                stack(np.float32, scales),
-                stack(np.float32, scales),
-            ),
+            (stack(np.int8, activations), stack(np.float32, met), stack(np.float32, extras)),
+            (stack(np.int8, weights), stack(np.float32, scales), stack(np.float32, scales)),
             (stack(np.int32, dots), stack(np.float32, C)),
         )
         state = tile_state(tag)
