@@ -51,7 +51,6 @@ from kernels.cpu.formats.rows import ALONG
 from kernels.cpu.linear import (
     linear_amx,
     linear_amx_bf16,
-    linear_amx_superblocks,
     linear_avx2,
     linear_bf16,
     linear_experts,
@@ -97,7 +96,6 @@ PROMPTS_IN_BF16: dict[str, Any] = {
     "numerics": "fast",
     "fewest": PROMPT,
 }
-AMX_SHARES = {**linear_amx.SHARES, **linear_amx_superblocks.SHARES}
 PAIRING = linear_int8.AVX512_VNNI_KNOBS
 W8A8: dict[str, Any] = {
     "takes": linear_w8a8.whole_blocks,
@@ -229,7 +227,7 @@ KERNELS: tuple[Kernel, ...] = (
     *in_bf16("neon_bf16", linear_neon_bf16.SHARES, requires=NEON_BF16),
     *linear("avx512", linear_float.AVX512_SHARES, requires=AVX512, knobs=KNOBS),
     *linear("generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS, knobs=KNOBS),
-    *in_int8("amx", AMX_SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
+    *in_int8("amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
     *in_int8("avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, knobs=PAIRING),
     *in_int8("avx2", linear_avx2.SHARES, requires=AVX2),
     # a single token in TQ1_0 and TQ2_0 is faster by lut_avx2 than by avx2, a prompt slower
@@ -241,7 +239,7 @@ KERNELS: tuple[Kernel, ...] = (
     *of_formats("linear", "scalar", linear_scalar.SHARES),
     *of_experts(IN_FLOATS, "avx512", linear_float.AVX512_SHARES, requires=AVX512),
     *of_experts(IN_FLOATS, "generic", linear_float.GENERIC_SHARES, SPREAD_PACKINGS),
-    *of_experts(IN_INT8, "amx", AMX_SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
+    *of_experts(IN_INT8, "amx", linear_amx.SHARES, requires=AMX_INT8, knobs=linear_amx.KNOBS),
     *of_experts(
         IN_INT8, "avx512_vnni", linear_int8.AVX512_VNNI_SHARES, requires=VNNI, knobs=PAIRING
     ),

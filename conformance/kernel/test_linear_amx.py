@@ -15,7 +15,8 @@ from conformance.support.depth import DEEP
 from conformance.support.machine_kernels import HERE, inputs_of, run
 from kernels.call import call
 from kernels.cpu.attention import attention_amx
-from kernels.cpu.linear import linear_amx, linear_amx_bf16, linear_amx_superblocks
+from kernels.cpu.linear import linear_amx, linear_amx_bf16
+from kernels.cpu.linear.linear_amx_slices import PANEL, TILES, TOGETHER
 from kernels.cpu.runtime.share import Share, pack_words
 from kernels.guard import at_page_end
 from kernels.judge import judge
@@ -42,12 +43,11 @@ def emulated(variant: str, shares: dict[str, Share], formats: set[str]) -> list[
 
 
 FLOATING = {"F32", "F16", "BF16"}
-IN_BLOCKS = {**linear_amx.EMULATED_SHARES, **linear_amx_superblocks.EMULATED_SHARES}
-INT8 = emulated("linear/cpu/amx", IN_BLOCKS, LIKES)
+INT8 = emulated("linear/cpu/amx", linear_amx.EMULATED_SHARES, LIKES)
 BF16 = emulated("linear/cpu/amx_bf16", linear_amx_bf16.EMULATED_SHARES, {"Q4_K"} | FLOATING)
 FLOATS = [kernel for kernel in BF16 if kernel.fewest == 1]
 ATTENTION = emulated("attention/cpu/amx_bf16", attention_amx.EMULATED_SHARES, LIKES | {"F16"})
-TOKENS, ALONE = linear_amx.TILES[1] * 16, linear_amx.TILES_FROM.default - 1
+TOKENS, ALONE = TILES[1] * 16, linear_amx.TILES_FROM.default - 1
 X86 = llvm.get_process_triple().startswith("x86_64")
 each_kernel = pytest.mark.parametrize(
     "kernel", INT8 + BF16, ids=lambda k: f"{k.variant}-{k.format}"
@@ -71,14 +71,14 @@ SHAPES = [
     *({"tokens": t, "hidden": 96, "out": 33} for t in (ALONE, ALONE + 1, 15, 16, 17, 32, 33, 49)),
     {"tokens": 20, "hidden": 32 * 65, "out": 17},
     {"tokens": 17, "hidden": 32 * 513, "out": 17},
-    {"tokens": 5, "hidden": 32 * (linear_amx.DEEPEST + 9), "out": 16 * linear_amx.TOGETHER + 5},
+    {"tokens": 9, "hidden": 32 * 201, "out": 16 * TOGETHER + 5},
     {"tokens": TOKENS + 17, "hidden": 32 * 33, "out": 17},
     # several batches of groups, and superblocks that do not fit one panel
-    {"tokens": 33, "hidden": 256, "out": 16 * (2 * linear_amx.TOGETHER + 1) + 5},
+    {"tokens": 33, "hidden": 256, "out": 16 * (2 * TOGETHER + 1) + 5},
     {
         "tokens": 113,
-        "hidden": 32 * (linear_amx.PANEL // 8 + 8),
-        "out": 16 * linear_amx.TOGETHER + 5,
+        "hidden": 32 * (PANEL // 8 + 8),
+        "out": 16 * TOGETHER + 5,
     },
 ]
 
@@ -171,12 +171,12 @@ def test_a_process_without_permission_lacks_amx(monkeypatch):
 
 
 ASSEMBLY = """
-from kernels.cpu.linear import linear_amx, linear_amx_bf16, linear_amx_superblocks
+from kernels.cpu.linear import linear_amx, linear_amx_bf16
 from kernels.cpu.runtime.object_code import assembly
 for share in (linear_amx.SHARES["Q8_0"], *map(linear_amx_bf16.SHARES.get, ("F32", "Q4_0"))):
     print(assembly(share.function))
 print("superblocks")
-print(assembly(linear_amx_superblocks.SHARES["Q4_K"].function))
+print(assembly(linear_amx.SHARES["Q4_K"].function))
 """
 
 

@@ -66,7 +66,7 @@ from kernels.cpu.isa.simd import (
 from kernels.cpu.isa.simd_exp import exp
 from kernels.cpu.isa.simd_shuffle import transpose
 from kernels.cpu.isa.simd_x86 import in_pairs, narrow
-from kernels.cpu.linear.linear_amx import ROW, ROWS, TileShare
+from kernels.cpu.linear.linear_amx_slices import ROW, ROWS, TileShare
 from kernels.cpu.runtime.closures import inner
 from kernels.cpu.runtime.share import Share
 from reference.cache.kv_write import FORMATS_OF_CACHE

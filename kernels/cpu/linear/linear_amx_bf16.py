@@ -35,16 +35,18 @@ from kernels.cpu.isa.amx import (
 from kernels.cpu.isa.simd import (
     CACHE_LINE,
     f32x16,
+    load,
     load_first,
     mul,
     prefetch,
     splat,
     store,
+    store_first,
 )
 from kernels.cpu.isa.simd_shuffle import stack
 from kernels.cpu.isa.simd_x86 import narrow, scaled_pairs
 from kernels.cpu.linear.linear import LANES, NEVER, named, prefetcher
-from kernels.cpu.linear.linear_amx import ROW, ROWS, C, TileShare, fetch, product, put
+from kernels.cpu.linear.linear_amx_slices import ROW, ROWS, C, TileShare, product
 from kernels.cpu.linear.linear_bf16 import PADDED, SIGNATURE
 from kernels.cpu.linear.linear_int8 import four_codes
 from kernels.cpu.runtime.closures import inner
@@ -56,6 +58,24 @@ DEEPEST = PANEL // TILES[0]  # units of lowered weights: 64 KiB of sixteen rows
 CHUNK = PADDED * LANES  # elements of a tile
 TILE = 2 * CHUNK  # bytes
 BLOCKS_SIGNATURE = "x: f32[tokens hidden], weight: u8[packed] -> out: f32[tokens out]"
+
+
+@inner
+def fetch(kept, at, out, token, row):
+    """Load the outputs so far of sixteen tokens and rows, where they exist, to kept[at:]."""
+    tokens, width = out.shape
+    for t in range(min(ROWS, tokens - token)):
+        sums = load_first(f32x16, out, (token + t) * width + row, width - row)
+        store(kept, at + t * LANES, sums)
+
+
+@inner
+def put(out, token, row, kept, at):
+    """Store sixteen tokens' outputs from kept[at:], where they exist."""
+    tokens, width = out.shape
+    for t in range(min(ROWS, tokens - token)):
+        sums = load(f32x16, kept, at + t * LANES)
+        store_first(out, (token + t) * width + row, sums, width - row)
 
 
 def fill(tag: Any) -> Any:
