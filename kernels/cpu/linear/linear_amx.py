@@ -87,7 +87,6 @@ TILES_FROM = Knob(
 )
 KNOBS = (*linear.KNOBS, TILES_FROM)
 TILES_FROM_AT = len(linear.KNOBS)
-FORMATS = tuple(f for f, layout in LAYOUTS.items() if layout.blocks > 1 or not layout.table)
 # tiles of dots, then activations and weights by turns
 BLOCKWISE = tile_config(*[(ROWS, ROW)] * 4, *[(ROWS, BLOCK), (BLOCK // 4, ROW)] * 2)
 FEW = Blocking((4, 2, 1), tokens=4, units=768)
@@ -115,11 +114,11 @@ def fill(layout: Layout) -> Any:
     return fill_tiles
 
 
-def lower(layout: Layout) -> Any:
+def lower(layout: Layout, factor: float) -> Any:
     """Slices.lower: lower blocks to tiles of signed bytes, each with its d and m."""
     step, has_m, payload = layout.step, layout.m, layout.block
     first, second = (four_codes(layout, LANES, half) for half in (0, 1))
-    scale, offset = unit_scale(layout, LANES), unit_offset(layout, LANES)
+    scale, offset = unit_scale(layout, LANES, factor), unit_offset(layout, LANES)
     zero_point = np.full(ROW, layout.zero_point, np.uint8)
 
     @njit(inline="always")
@@ -147,7 +146,7 @@ def lower(layout: Layout) -> Any:
     return lower_some
 
 
-def slices(tag: Any, layout: Layout) -> Slices:
+def slices(tag: Any, layout: Layout, factor: float) -> Slices:
     has_m = layout.m
 
     @njit(inline="always")
@@ -201,7 +200,7 @@ def slices(tag: Any, layout: Layout) -> Slices:
         for block in range(now[5]):
             dot(state, 0, 4, 5, panel, now, block)
 
-    return Slices(1, lower(layout), step, finish)
+    return Slices(1, lower(layout, factor), step, finish)
 
 
 def few_tokens(tag: Any, format: str) -> Any:
@@ -211,13 +210,14 @@ def few_tokens(tag: Any, format: str) -> Any:
 
 
 def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
-    layout, few = LAYOUTS[format], few_tokens(tag, format)
+    layout, factor = LAYOUTS[format], CODINGS[format].factor
+    few = few_tokens(tag, format)
     if layout.blocks == 1:
-        filling, ways, config = fill(layout), slices(tag, layout), BLOCKWISE
+        filling, ways, config = fill(layout), slices(tag, layout, factor), BLOCKWISE
         extras = PANEL * ROWS if layout.m else 1
     else:
         filling, config = linear_amx_superblocks.fill(layout), FULL
-        ways = linear_amx_superblocks.slices(tag, layout, CODINGS[format].factor, format)
+        ways = linear_amx_superblocks.slices(tag, layout, factor, format)
         extras = PANEL // SLICE * ROWS * pairs_of(layout) if layout.mins else 1
     many = product(PANEL, PANEL, SLICE, filling, multiply(layout, ways))
     activations, met, extra = PANEL * ROWS * BLOCK, PANEL * ROWS, extra_type(layout)
@@ -246,7 +246,7 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
 
 
 def shares(tag: Any) -> dict[str, Share]:
-    return {f: TileShare(partial(int8_kernel, tag, f), SIGNATURE, f) for f in FORMATS}
+    return {f: TileShare(partial(int8_kernel, tag, f), SIGNATURE, f) for f in LAYOUTS}
 
 
 SHARES, EMULATED_SHARES = shares(AMX), shares(EMULATED)
