@@ -127,14 +127,11 @@ def lower(layout: Layout, factor: float) -> Any:
             store(lowered, at + i * ROW, less(codes[i], load(i8x64, zero_point, 0)))
 
     @inner
-    def lower_some(weight, at, begin, end, blocks, weights, half):
+    def lower_some(weight, at, begin, end, weights, half):
         lowered, floats, _ = weights
         for b in range(begin, end):
-            block, to, own = (
-                at + b * step,
-                half * LOWERED + b * BYTES,
-                half * FLOATS + 2 * b * LANES,
-            )
+            block, to = at + b * step, half * LOWERED + b * BYTES
+            own = half * FLOATS + 2 * b * LANES
             for line in range(0, step, CACHE_LINE):
                 prefetch(weight, block + AHEAD * SLICE * step + line, 2)
             store(floats, own, scale(weight, block + payload))
@@ -152,21 +149,21 @@ def slices(tag: Any, layout: Layout, factor: float) -> Slices:
     @njit(inline="always")
     def dot(state, c, a, w, panel, now, block):
         """Compute a block's dots."""
-        (q, _, _), (lowered, _, _), (dots, _) = panel
+        ((q, _, _), (lowered, _, _), (dots, _)), (_, _, place, _, half, _) = panel, now
         tile_zero(tag, state, c)
-        tile_load(tag, state, a, q, (now[2] + block) * ROWS * BLOCK, BLOCK)
-        tile_load(tag, state, w, lowered, now[4] * LOWERED + block * BYTES, ROW)
+        tile_load(tag, state, a, q, (place + block) * ROWS * BLOCK, BLOCK)
+        tile_load(tag, state, w, lowered, half * LOWERED + block * BYTES, ROW)
         tile_dot_i8(tag, state, c, a, w)
         tile_store(tag, state, c, dots, block * C, ROW)
 
     @njit(inline="always")
     def add(sums, panel, due, block):
-        (_, scales, extras), (_, floats, _), (dots, _) = panel
+        ((_, scales, extras), (_, floats, _), (dots, _)), (_, _, place, _, half, _) = panel, due
         exact = load_rows(zeros(i32x16, ROWS), dots, block * C, LANES)
-        place, own = (due[2] + block) * ROWS, due[4] * FLOATS + 2 * block * LANES
-        sums = add_scaled(sums, exact, load(f32x16, floats, own), scales, place)
+        met, own = (place + block) * ROWS, half * FLOATS + 2 * block * LANES
+        sums = add_scaled(sums, exact, load(f32x16, floats, own), scales, met)
         if has_m:
-            sums = fma_outer(sums, load(f32x16, floats, own + LANES), extras, place)
+            sums = fma_outer(sums, load(f32x16, floats, own + LANES), extras, met)
         return sums
 
     @njit(inline="always")
@@ -203,15 +200,10 @@ def slices(tag: Any, layout: Layout, factor: float) -> Slices:
     return Slices(1, lower(layout, factor), step, finish)
 
 
-def few_tokens(tag: Any, format: str) -> Any:
-    """The share of vectors alone, compiled for few tokens."""
-    vectors = replace(AVX512_VNNI if tag == AMX else GENERIC, blocking=FEW, four_of_two=None)
-    return inner(linear_blocks.int8_kernel(vectors, "few", format))
-
-
 def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
     layout, factor = LAYOUTS[format], CODINGS[format].factor
-    few = few_tokens(tag, format)
+    vectors = replace(AVX512_VNNI if tag == AMX else GENERIC, blocking=FEW, four_of_two=None)
+    few = inner(linear_blocks.int8_kernel(vectors, "few", format))
     if layout.blocks == 1:
         filling, ways, config = fill(layout), slices(tag, layout, factor), BLOCKWISE
         extras = PANEL * ROWS if layout.m else 1

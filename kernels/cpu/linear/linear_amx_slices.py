@@ -109,8 +109,8 @@ def put(sums, at, out, token, first, row, groups):
 class Slices:
     """How the slices of a format are multiplied, `tiles` of sixteen tokens in a step.
 
-    - lower(weight, at, begin, end, blocks, weights, half): lower these blocks, of a slice at byte
-      `at` that has so many, to half 0 or 1 of `weights`, (bytes, floats, mins).
+    - lower(weight, at, begin, end, weights, half): lower these blocks of the slice at byte `at` to
+      half 0 or 1 of `weights`, (bytes, floats, mins).
     - step(state, panel, now, due): compute the dots `now`, and add those that are `due`; each is
       (tiles, where sums are, where the panel has the slice's first block, blocks from one tile to
       the next, the half of the weights, blocks). Nothing may be due: no tiles, no blocks.
@@ -124,23 +124,22 @@ class Slices:
 
 def multiply(layout: Layout, slices: Slices) -> Any:
     """`product`'s, for a panel ((activations, scales, extras), weights, (dots, sums))."""
-    lower, multiply_and_add, finish, at_once = (
-        slices.lower,
-        slices.step,
-        slices.finish,
-        slices.tiles,
-    )
-    step, blocks_of_unit, bytes_of_slice = layout.step, layout.blocks, layout.step * SLICE
-    bytes_of_slice //= blocks_of_unit
+    at_once, lower = slices.tiles, slices.lower
+    multiply_and_add, finish = slices.step, slices.finish
+    bytes_of_unit, blocks_of_unit = layout.step, layout.blocks
+    bytes_of_slice = SLICE // blocks_of_unit * bytes_of_unit
 
     @inner
     def multiply(state, panel, weight, out, first, count, rows, where):
         weights, sums, (unit, depth, units) = panel[1], panel[2][1], where
         tiles, slices = (count + ROWS - 1) // ROWS, (depth + SLICE - 1) // SLICE
-        steps, group_bytes = (tiles + at_once - 1) // at_once, units // blocks_of_unit * step
-        begin = unit // SLICE * bytes_of_slice
+        steps, group_bytes = (
+            (tiles + at_once - 1) // at_once,
+            units // blocks_of_unit * bytes_of_unit,
+        )
+        begin = unit // SLICE * bytes_of_slice  # of the panel in a group
         at, half, due = rows[0] * group_bytes + begin, 0, (0, 0, 0, 0, 0, 0)
-        lower(weight, at, 0, min(SLICE, depth), min(SLICE, depth), weights, half)
+        lower(weight, at, 0, min(SLICE, depth), weights, half)
         for batch in range(rows[0], rows[1], TOGETHER):
             groups = min(TOGETHER, rows[1] - batch)
             own = (batch - rows[0]) // TOGETHER % 2 * TOGETHER * GROUP
@@ -157,19 +156,13 @@ def multiply(layout: Layout, slices: Slices) -> Any:
                         next_blocks = 0
                     for number in range(steps):
                         tile = number * at_once
-                        place = tile * depth + s * SLICE
-                        now = (
-                            min(at_once, tiles - tile),
-                            of_group + tile * C,
-                            place,
-                            depth,
-                            half,
-                            blocks,
-                        )
+                        some, place = min(at_once, tiles - tile), tile * depth + s * SLICE
+                        now = some, of_group + tile * C, place, depth, half, blocks
                         multiply_and_add(state, panel, now, due)
                         due = now
-                        some = number * next_blocks // steps, (number + 1) * next_blocks // steps
-                        lower(weight, next_at, some[0], some[1], next_blocks, weights, 1 - half)
+                        block = number * next_blocks // steps
+                        next_block = (number + 1) * next_blocks // steps
+                        lower(weight, next_at, block, next_block, weights, 1 - half)
                         owed += at_once * ROWS
                         while done < count and owed >= TOGETHER * slices:
                             put(sums, before, out, done, first, before_row, TOGETHER)

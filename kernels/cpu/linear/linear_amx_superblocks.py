@@ -108,7 +108,7 @@ def lower(layout: Layout, factor: float, times: tuple[int, int]) -> Any:
         return in_pairs(one, one)
 
     @inner
-    def lower_some(weight, at, begin, end, blocks, weights, half):
+    def lower_some(weight, at, begin, end, weights, half):
         lowered, floats, mins = weights
         for b in range(begin, end):
             block = at + b * block_step
@@ -209,9 +209,9 @@ def slices(tag: Any, layout: Layout, factor: float, format: str) -> Slices:
 
     @njit(inline="always")
     def step(state, panel, now, due):
-        (q, _, _), (lowered, _, _), (dots, _) = panel
-        several, at = now[0] > 1, now[2] * ROWS * BLOCK
-        tokens, of = (q, at, at + now[3] * ROWS * BLOCK), now[4] * LOWERED
+        ((q, _, _), (lowered, _, _), (dots, _)), (count, _, place, further, half, _) = panel, now
+        several, at, of = count > 1, place * ROWS * BLOCK, half * LOWERED
+        tokens = q, at, at + further * ROWS * BLOCK
         tile_zero(tag, state, 0)
         tile_zero(tag, state, 1)
         tile_zero(tag, state, 2)
