@@ -15,6 +15,7 @@ from bench.ops.cases import BenchCase, Sizes
 from kernels.cpu.formats.packing import BF16_PACKINGS
 from kernels.judge import compare
 from kernels.kernel import Kernel
+from reference.attention import attention_minicache, pattern_attention, prompt_patterns
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Case, Cost, Op
 from reference.schemes import linear_float8, linear_w8a8
@@ -30,6 +31,8 @@ TOGETHER = {
     **dict.fromkeys(("union_mask", "sort_by_expert", "merge_heads"), ("tokens",)),
     **dict.fromkeys(("block_scores", "prompt_pattern"), ("rows",)),  # each covers a block of tokens
 }
+# attention's relatives, whose cases see some cells
+SEEING = (*prompt_patterns.OPS, pattern_attention.OP, attention_minicache.OP)
 COLUMNS = 256  # of sparse_axpy's hidden: whole blocks of every format
 
 Picks = Mapping[str, Array]
@@ -126,19 +129,47 @@ def repeated(make: Callable[[Case], Arguments]) -> Callable[[Case], Arguments]:
     return some
 
 
+def of_all_cells(case: Case) -> Array:
+    """Spans of a sequence's last tokens: each sees all cells before it."""
+    ends = np.arange(case.shape["capacity"] - case.shape["tokens"], case.shape["capacity"]) + 1
+    return np.stack([0 * ends, 0 * ends, ends], axis=1).astype(np.int32)
+
+
+def seeing_all(op: Op) -> Callable[[Case], Arguments]:
+    """An op's inputs with tokens that see all cells and pages, as its cost has it. Of twice as many
+    tokens the second half sees all pages; cells that none saw were NaN."""
+    by_token = [i.name for i in op.inputs if i.axes[:1] == ("tokens",)]
+
+    def some(case: Case) -> Arguments:
+        s, tokens = case.shape, case.shape["tokens"]
+        given = op.make(replace(case, shape={**s, "tokens": 2 * tokens}))
+        given |= {name: given[name][tokens:] for name in by_token}
+        given |= {"spans": of_all_cells(case)}
+        if "k" in given:
+            assert case.format is not None
+            k = weight(case.format, s["capacity"], s["kv_heads"] * s["head_dim"])
+            given |= {name: k for name in ("k", "v") if name in given}
+            given |= {"lists": np.arange(s["capacity"], dtype=np.int32)[None]}
+        if "sees" in given:
+            given["sees"] = np.full_like(given["sees"], 255)
+        return given | ({"last": 64} if "last" in given else {})
+
+    return some
+
+
 def attention(case: Case) -> Arguments:
     """The last tokens of one sequence that fills the cache: each sees those before it."""
     s = case.shape
     assert case.format is not None
     k = weight(case.format, s["capacity"], s["kv_heads"] * s["head_dim"])
-    positions = np.arange(s["capacity"] - s["tokens"], s["capacity"], dtype=np.int32)
-    spans = np.stack([0 * positions, 0 * positions, positions + 1], axis=1)
+    spans = of_all_cells(case)
+    positions = spans[:, 2] - 1
     return {
         "q": case.array(case.rng(), s["tokens"], s["heads"], s["head_dim"]),
         "k": k,
         "v": np.roll(k, 1, axis=0),
         "lists": np.arange(s["capacity"], dtype=np.int32)[None],
-        "spans": spans.astype(np.int32),
+        "spans": spans,
         "positions": positions,
         "cell_positions": np.arange(s["capacity"], dtype=np.int32),
         "slopes": np.zeros(s["heads"], np.float32),
@@ -158,6 +189,7 @@ MAKERS: Mapping[str, Callable[[Case], Arguments]] = {
     "linear_experts": linear_experts,
     "linear_w8a8": repeated(linear_w8a8.OP.make),
     **{op.name: repeated(op.make) for op in linear_float8.OPS},
+    **{op.name: seeing_all(op) for op in SEEING},
 }
 
 
