@@ -35,7 +35,7 @@ LINES = {
     "kernels": 27_850,
     "engine": 33_910,
     "conformance": 41_430,
-    "bench": 27_510,
+    "bench": 27_540,
     "data": 2_720,
     "assay": 325,
 }
