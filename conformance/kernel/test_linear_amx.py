@@ -15,8 +15,10 @@ from conformance.support.depth import DEEP
 from conformance.support.machine_kernels import HERE, inputs_of, run
 from kernels.call import call
 from kernels.cpu.attention import attention_amx
+from kernels.cpu.formats.layouts import GRIDS, LAYOUTS
 from kernels.cpu.linear import linear_amx, linear_amx_bf16
 from kernels.cpu.linear.linear_amx_slices import TILES, TOGETHER
+from kernels.cpu.linear.linear_amx_superblocks import HALVES, WHOLE
 from kernels.cpu.runtime.share import Share, pack_words
 from kernels.guard import at_page_end
 from kernels.judge import judge
@@ -153,6 +155,26 @@ def test_nothing_beyond_the_packed_weight_is_read(kernel):
         }
         kernel.share(pack_words(kernel.share.signature, values))
         assert np.isfinite(values["out"]).all()
+
+
+# The integers of a superblock's parts, as files hold them.
+INTEGERS = {
+    "Q2_K": (0, 15), "Q3_K": (-32, 31), "Q4_K": (0, 63), "Q5_K": (0, 63), "Q6_K": (-128, 127),
+    "IQ4_XS": (-32, 31), "TQ1_0": (1, 1), "TQ2_0": (1, 1), **dict.fromkeys(GRIDS, (1, 31)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format", [f for f, layout in LAYOUTS.items() if layout.blocks > 1])
+def test_a_code_times_its_integer_fits_a_tile(format):
+    """Products are bytes, or 128 times a byte and seven bits more."""
+    layout = LAYOUTS[format]
+    codes = (min(layout.table, default=-layout.zero_point), layout.widest - layout.zero_point)
+    times = WHOLE.get(format, HALVES)
+    products = [code * integer * min(times) for code in codes for integer in INTEGERS[format]]
+    if times == HALVES:
+        products = [p >> 7 for p in products]
+    assert min(products) >= -128
+    assert max(products) <= 127
 
 
 def test_a_process_without_permission_lacks_amx(monkeypatch):

@@ -169,7 +169,8 @@ def slices(tag: Any, layout: Layout, factor: float) -> Slices:
     @njit(inline="always")
     def whole(state, panel, now, due):
         """A step between whole slices: what a block's dots were is added, then replaced."""
-        sums = load_rows(zeros(f32x16, ROWS), panel[2][1], due[1], LANES)
+        (_, own), (_, at, _, _, _, _) = panel[2], due
+        sums = load_rows(zeros(f32x16, ROWS), own, at, LANES)
         for block in range(0, SLICE, 4):
             sums = add(sums, panel, due, block)
             dot(state, 0, 4, 5, panel, now, block)
@@ -179,22 +180,24 @@ def slices(tag: Any, layout: Layout, factor: float) -> Slices:
             dot(state, 2, 4, 5, panel, now, block + 2)
             sums = add(sums, panel, due, block + 3)
             dot(state, 3, 6, 7, panel, now, block + 3)
-        store_rows(panel[2][1], due[1], LANES, sums)
+        store_rows(own, at, LANES, sums)
 
     @inner
     def finish(panel, due):
-        sums = load_rows(zeros(f32x16, ROWS), panel[2][1], due[1], LANES)
-        for block in range(due[5]):
+        (_, own), (_, at, _, _, _, blocks) = panel[2], due
+        sums = load_rows(zeros(f32x16, ROWS), own, at, LANES)
+        for block in range(blocks):
             sums = add(sums, panel, due, block)
-        store_rows(panel[2][1], due[1], LANES, sums)
+        store_rows(own, at, LANES, sums)
 
     @njit(inline="always")
     def step(state, panel, now, due):
-        if now[5] == SLICE and due[5] == SLICE:
+        blocks, before = now[5], due[5]
+        if blocks == before == SLICE:
             whole(state, panel, now, due)
             return
         finish(panel, due)
-        for block in range(now[5]):
+        for block in range(blocks):
             dot(state, 0, 4, 5, panel, now, block)
 
     return Slices(1, lower(layout, factor), step, finish)
@@ -213,6 +216,7 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
         extras = PANEL // SLICE * ROWS * pairs_of(layout) if layout.mins else 1
     many = product(PANEL, PANEL, SLICE, filling, multiply(layout, ways))
     activations, met, extra = PANEL * ROWS * BLOCK, PANEL * ROWS, extra_type(layout)
+    # as many as either kind of slice needs
     lowered, floats, mins = 2 * LOWERED, 2 * FLOATS, 2 * linear_amx_superblocks.MINS
     dots, sums = SLICE * C, 2 * TOGETHER * GROUP
 

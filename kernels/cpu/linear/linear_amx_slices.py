@@ -65,7 +65,8 @@ def product(
     @njit(inline="always")
     def run(state, source, panel, weight, units, out, rows):
         tokens = out.shape[0]
-        at_once = max(fewest, min(most_tiles, size // units)) * ROWS
+        whole_units = (units + whole - 1) // whole * whole
+        at_once = max(fewest, min(most_tiles, size // whole_units)) * ROWS
         for first in range(0, tokens, at_once):
             count = min(at_once, tokens - first)
             most = min(deepest, size // ((count + ROWS - 1) // ROWS)) // whole * whole
@@ -79,7 +80,8 @@ def product(
 
 @inner
 def begin_sums(sums, at, out, first, count, row, unit):
-    """Begin a group's sums of a panel's tokens: zero, or the outputs so far."""
+    """Begin a group's sums of a panel's tokens: zero, or the outputs so far. Those of a last tile's
+    lanes without tokens are whatever was there: nobody stores them."""
     width = out.shape[1]
     for t in range(count):
         so_far = zero(f32x16)
@@ -123,7 +125,12 @@ class Slices:
 
 
 def multiply(layout: Layout, slices: Slices) -> Any:
-    """`product`'s, for a panel ((activations, scales, extras), weights, (dots, sums))."""
+    """`product`'s, for a panel ((activations, scales, extras), weights, (dots, sums)).
+
+    Sums have two halves, of TOGETHER groups each. The first step of a batch of groups adds the last
+    dots of the batch before, which is then put, some tokens in every step, before its half of the
+    sums is needed again. So has the half of the weights that the next slice is lowered to: what was
+    due there has just been added."""
     at_once, lower = slices.tiles, slices.lower
     multiply_and_add, finish = slices.step, slices.finish
     bytes_of_unit, blocks_of_unit = layout.step, layout.blocks
@@ -132,7 +139,7 @@ def multiply(layout: Layout, slices: Slices) -> Any:
     @inner
     def multiply(state, panel, weight, out, first, count, rows, where):
         weights, sums, (unit, depth, units) = panel[1], panel[2][1], where
-        tiles, slices = (count + ROWS - 1) // ROWS, (depth + SLICE - 1) // SLICE
+        tiles, deep = (count + ROWS - 1) // ROWS, (depth + SLICE - 1) // SLICE
         steps, group_bytes = (
             (tiles + at_once - 1) // at_once,
             units // blocks_of_unit * bytes_of_unit,
@@ -148,8 +155,8 @@ def multiply(layout: Layout, slices: Slices) -> Any:
             for group in range(batch, batch + groups):
                 of_group = own + (group - batch) * GROUP
                 begin_sums(sums, of_group, out, first, count, group * LANES, unit)
-                for s in range(slices):
-                    last, blocks = s + 1 == slices, min(SLICE, depth - s * SLICE)
+                for s in range(deep):
+                    last, blocks = s + 1 == deep, min(SLICE, depth - s * SLICE)
                     next_at = (group + 1) * group_bytes + begin if last else at + bytes_of_slice
                     next_blocks = min(SLICE, depth if last else depth - (s + 1) * SLICE)
                     if last and group + 1 == rows[1]:
@@ -164,9 +171,9 @@ def multiply(layout: Layout, slices: Slices) -> Any:
                         next_block = (number + 1) * next_blocks // steps
                         lower(weight, next_at, block, next_block, weights, 1 - half)
                         owed += at_once * ROWS
-                        while done < count and owed >= TOGETHER * slices:
+                        while done < count and owed >= TOGETHER * deep:
                             put(sums, before, out, done, first, before_row, TOGETHER)
-                            done, owed = done + 1, owed - TOGETHER * slices
+                            done, owed = done + 1, owed - TOGETHER * deep
                     at, half = next_at, 1 - half
             for token in range(done, count):
                 put(sums, before, out, token, first, before_row, TOGETHER)

@@ -50,6 +50,7 @@ MOST_PAIRS = 8  # of mins
 FLOATS, MINS = 2 * LANES, 2 * MOST_PAIRS * LANES  # d and m, and pairs of mins, of a superblock
 # What multiplies the dots of the first of two tiles, and of the second: products that fit a byte
 # go to both by turns. Q3_K's reach from -124 to 128, so they are lowered with the other sign.
+# Of IQ1 only nine times fifteen does not fit.
 HALVES = 128, 1
 WHOLE = {"Q2_K": (1, 1), "Q3_K": (-1, -1), "TQ1_0": (1, 1), "TQ2_0": (1, 1)}
 
@@ -120,7 +121,7 @@ def lower(layout: Layout, factor: float, times: tuple[int, int]) -> Any:
             if parts == 2:
                 integers = integers_at(weight, block + payload + LANES)
             four(lowered, to + 4 * ROW, second(weight, block), integers)
-        if begin < end == SLICE:
+        if begin < end == SLICE:  # superblocks are whole slices
             ends = at + SLICE * block_step
             store(floats, half * FLOATS, scale(weight, ends))
             store(floats, half * FLOATS + LANES, offset(weight, ends + 2 * LANES))
@@ -211,14 +212,14 @@ def slices(tag: Any, layout: Layout, factor: float, format: str) -> Slices:
     def step(state, panel, now, due):
         ((q, _, _), (lowered, _, _), (dots, _)), (count, _, place, further, half, _) = panel, now
         several, at, of = count > 1, place * ROWS * BLOCK, half * LOWERED
-        tokens = q, at, at + further * ROWS * BLOCK
+        tokens, before = (q, at, at + further * ROWS * BLOCK), due[0]
         tile_zero(tag, state, 0)
         tile_zero(tag, state, 1)
         tile_zero(tag, state, 2)
         tile_zero(tag, state, 3)
         for k in range(STEPS):
             multiply(state, tokens, lowered, of, k, several)
-            if k < 2 * due[0]:
+            if k < 2 * before:
                 add(panel, due, k)
         tile_store(tag, state, 0, dots, 0, ROW)
         tile_store(tag, state, 1, dots, C, ROW)
