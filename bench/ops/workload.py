@@ -15,7 +15,9 @@ from bench.ops.cases import BenchCase, Sizes
 from kernels.cpu.formats.packing import BF16_PACKINGS
 from kernels.judge import compare
 from kernels.kernel import Kernel
+from kernels.shapes import ShapeError
 from reference.attention import attention_minicache, pattern_attention, prompt_patterns
+from reference.attention.pattern_attention import BLOCK
 from reference.formats import FORMATS
 from reference.op import Arguments, Array, Case, Cost, Op
 from reference.schemes import linear_float8, linear_w8a8
@@ -129,9 +131,11 @@ def repeated(make: Callable[[Case], Arguments]) -> Callable[[Case], Arguments]:
     return some
 
 
-def of_all_cells(case: Case) -> Array:
-    """Spans of a sequence's last tokens: each sees all cells before it."""
-    ends = np.arange(case.shape["capacity"] - case.shape["tokens"], case.shape["capacity"]) + 1
+def of_all_cells(shape: Sizes) -> Array:
+    """Spans of a sequence's last tokens: each sees all cells before it, of as many as `parts` hold
+    where an op has them."""
+    cells = min(shape["capacity"], shape.get("parts", shape["capacity"]) * BLOCK)
+    ends = np.arange(cells - shape["tokens"], cells) + 1
     return np.stack([0 * ends, 0 * ends, ends], axis=1).astype(np.int32)
 
 
@@ -144,7 +148,7 @@ def seeing_all(op: Op) -> Callable[[Case], Arguments]:
         s, tokens = case.shape, case.shape["tokens"]
         given = op.make(replace(case, shape={**s, "tokens": 2 * tokens}))
         given |= {name: given[name][tokens:] for name in by_token}
-        given |= {"spans": of_all_cells(case)}
+        given |= {"spans": of_all_cells(s)}
         if "k" in given:
             assert case.format is not None
             k = weight(case.format, s["capacity"], s["kv_heads"] * s["head_dim"])
@@ -162,7 +166,7 @@ def attention(case: Case) -> Arguments:
     s = case.shape
     assert case.format is not None
     k = weight(case.format, s["capacity"], s["kv_heads"] * s["head_dim"])
-    spans = of_all_cells(case)
+    spans = of_all_cells(s)
     positions = spans[:, 2] - 1
     return {
         "q": case.array(case.rng(), s["tokens"], s["heads"], s["head_dim"]),
@@ -253,7 +257,10 @@ class Workload:
     def inputs(self) -> Arguments:
         op = self.bench.kernel.spec
         case = self.case or op.case(self.bench.shape, "normal", 0, self.bench.kernel.format)
-        return (op.make if _beyond_models(case) else MAKERS.get(op.name, op.make))(case)
+        made = (op.make if _beyond_models(case) else MAKERS.get(op.name, op.make))(case)
+        if complaint := op.complaint(made):
+            raise ShapeError(f"{op.name}: {complaint}")
+        return made
 
     def again(self, inputs: Arguments, seed: int) -> Arguments:
         """The same weights and indices, but other numbers in float32 arrays."""

@@ -271,9 +271,10 @@ def cost_sums(shape: Shape, format: str | None) -> Cost:
 
 def cost_scores(shape: Shape, format: str | None) -> Cost:
     """Queries and keys are read; each query block's mean meets the mean of each key block."""
-    whole = attention.cost(shape, format)
+    cells = min(shape["capacity"], shape["parts"] * BLOCK)
+    whole = attention.cost({**shape, "capacity": cells}, format)
     blocks = -(-shape["tokens"] // BLOCK) * shape["parts"] * shape["heads"]
-    added = shape["capacity"] * shape["kv_heads"] * shape["head_dim"]
+    added = cells * shape["kv_heads"] * shape["head_dim"]
     return Cost(whole.bytes / 2 + 4 * blocks, added + 2 * blocks * shape["head_dim"])
 
 
