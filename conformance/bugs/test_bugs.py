@@ -168,6 +168,22 @@ def test_the_judge_reports_where_and_how_far(tmp_path):
     assert verdict.worst > 1
 
 
+@pytest.mark.parametrize(("values", "elsewhere"), [("nan", 0), ("normal", 0), ("normal", 1)])
+def test_rows_of_zeros_give_zeros_or_nan(values, elsewhere, tmp_path):
+    """Of a large weight's rows, most of which are zeros; another number there is wrong."""
+
+    def product(x, weight, format):
+        out = x.astype(np.float64) @ weight.view(np.float32).astype(np.float64).T
+        out[:, ~weight.any(axis=1)] += elsewhere
+        return out
+
+    case = OPS["linear"].case({"tokens": 2, "hidden": 6944, "out": 236}, values, 14, "F32")
+    verdict = judge(
+        Bug("linear", "python", "zeros", storing(product), "F32").kernel(tmp_path), case
+    )
+    assert verdict.failure == ("out: rows of zeros gave other than zeros" if elsewhere else "")
+
+
 def test_threads_outside_of_their_tokens_are_detected():
     """A kernel that divides rows but declares tokens gives right results for any number of threads,
     and is rejected: the engine would omit a barrier that it needs."""
