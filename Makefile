@@ -97,7 +97,8 @@ report: $(VENV)/.installed-dev
 # is found, by default gpu-check in ASSAY_RESULTS or here.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 gpu-check:
-	$(GPU_PYTHON) -m bench.gpu_check $(if $(FOLDER),-o $(FOLDER)) $(foreach m,$(MODELS),--model $(m))
+	$(GPU_PYTHON) -m bench.gpu_check $(if $(FOLDER),-o $(FOLDER)) $(if $(KNOBS),--knobs) \
+		$(foreach m,$(MODELS),--model $(m))
 
 # The report's tests look at it in Chromium; where there is none and none can be had, they skip.
 browser:

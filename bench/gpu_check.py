@@ -1,12 +1,14 @@
 """One command for a machine with a GPU: every CUDA kernel before the judge, and how fast they are.
 
-    python -m bench.gpu_check [-o FOLDER] [--minutes 7.5] [--model SHAPE=FILE.gguf ...]
+    python -m bench.gpu_check [-o FOLDER] [--minutes 7.5] [--model SHAPE=FILE.gguf ... | --knobs]
 
 In under eight minutes it compiles all kernels, judges each on its op's quick cases and on random
 ones, runs some under compute-sanitizer, compares the engine's logits with the CPU's, and measures:
 products of Llama-2-7B for one token and for 2,048, attention at 32,768 cells, PowerInfer's ops, and
 the kernels of whole decoding steps, beside what the GPU allows and beside peers. With --model the
-engine decodes with the file, whose shape is one of data/shapes.toml.
+engine decodes with the file, whose shape is one of data/shapes.toml. With --knobs it does something
+else: at the same sizes it measures each other value of our kernels' knobs, which have to give the
+same bits, in turns with the defaults, and says which are faster.
 
 It needs NumPy, Numba and CuPy; what else is missing costs only the part that needs it, and is said.
 FOLDER gets a log, certificates and measurements as JSON lines: three files. By default it is
@@ -43,7 +45,9 @@ def options() -> argparse.ArgumentParser:
     default = Path(os.environ.get("ASSAY_RESULTS", ""), "gpu-check")
     parser.add_argument("-o", "--out", type=Path, default=default, metavar="FOLDER")
     parser.add_argument("--minutes", type=float, default=MINUTES)
-    parser.add_argument("--model", action="append", default=[], metavar="SHAPE=FILE")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--model", action="append", default=[], metavar="SHAPE=FILE")
+    what.add_argument("--knobs", action="store_true")
     return parser
 
 
@@ -100,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check.say(f"everything goes into {chosen.out.absolute()}")
         for name in lacking(tuple(OPTIONAL)):
             check.say(f"without {name}: {OPTIONAL[name]}")
-        run(check, {name: Path(path) for name, _, path in models})
+        run(check, None if chosen.knobs else {name: Path(path) for name, _, path in models})
     return 1 if check.failures else 0
 
 

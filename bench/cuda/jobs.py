@@ -15,12 +15,13 @@ from bench.cuda.cases import OpCase
 from bench.cuda.clock import Ceilings, Clock, probe
 from bench.cuda.goals import GEMV
 from bench.cuda.measure import measure
+from bench.cuda.sweep import SWEPT, sweep
 from bench.race.results import Measurement
 from data.shapes import ModelShape, read
 from kernels.cuda.runtime.device import DeviceError
 from kernels.cuda.runtime.gpu import Gpu
 
-PATIENCE = 60.0  # seconds for one of them
+PATIENCE, SWEEPING = 60.0, 120.0  # seconds for one of them, and for the knobs of a case
 LEAST = 15.0  # seconds that whatever is begun may take
 HOME = "bench.cuda.jobs:Worker"
 CELLS, PROMPT = 32768, 2048
@@ -58,6 +59,13 @@ def of_op(case: OpCase) -> Job:
     return Job(row, lambda lab: measure(lab.gpu, lab.clock, lab.ceilings, case, lab.out))
 
 
+def of_knobs(case: OpCase) -> Job:
+    """The knobs of all our kernels that can do it."""
+    row = Measurement("gpu", f"{SWEPT}{case.test}", target="cuda", format=case.format)
+    row = replace(row, shape=case.sizes)
+    return Job(row, lambda lab: sweep(lab.gpu, lab.clock, lab.ceilings, case, lab.out), SWEEPING)
+
+
 def of_step(name: str, model: ModelShape, format: str) -> Job:
     """The kernels of a decoding step of a model."""
     row = Measurement("gpu", "kernels of a step", target="cuda", format=format, model=name)
@@ -84,8 +92,11 @@ def jobs_of_goals() -> list[Job]:
     return [*map(of_op, main_cases(shapes["llama-2-7b"])), *steps]
 
 
-def jobs(models: Mapping[str, Path]) -> list[Job]:
-    """All of them, the same in every process; those of goals first."""
+def jobs(models: Mapping[str, Path] | None) -> list[Job]:
+    """All of them, the same in every process; those of goals first. Of no models the knobs, at the
+    sizes that goals are of."""
+    if models is None:
+        return [of_knobs(case) for case in main_cases(read().models["llama-2-7b"])]
     engines = [of_engine(name, path) for name, path in models.items()]
     further = map(of_op, further_cases(read().models["llama-2-7b"]))
     return [*jobs_of_goals(), *engines, *further]
@@ -118,7 +129,9 @@ def further_cases(llama: ModelShape) -> Iterator[OpCase]:
 class Measuring:
     """The jobs of these models, by a child; kernels called so are left `out`."""
 
-    def __init__(self, child: Revived, models: Mapping[str, Path], out: Iterable[str]) -> None:
+    def __init__(
+        self, child: Revived, models: Mapping[str, Path] | None, out: Iterable[str]
+    ) -> None:
         self._child, self._models, self._out = child, models, frozenset(out)
         self.jobs = jobs(models)
 
@@ -163,7 +176,11 @@ class Worker:
         return probe(self.gpu, self.clock)
 
     def measure(
-        self, number: int, models: Mapping[str, Path], ceilings: Ceilings, out: frozenset[str]
+        self,
+        number: int,
+        models: Mapping[str, Path] | None,
+        ceilings: Ceilings,
+        out: frozenset[str],
     ) -> tuple[list[Measurement], bool]:
         """A job's rows, and whether the GPU is lost to it."""
         lab = Lab(self.gpu, self.clock, ceilings, out)

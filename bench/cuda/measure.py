@@ -3,6 +3,7 @@ turns, cold, checked. Peers do the same on the same GPU and the same memory, whe
 cuBLAS by CuPy, PyTorch, Triton."""
 
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -152,7 +153,8 @@ class Bound:
         arrays = {n: np.ascontiguousarray(a) for n, a in host.items() if isinstance(a, np.ndarray)}
         shape = device_sizes(kernel, {n: a.shape for n, a in arrays.items()})
         shape |= sizes(kernel.spec, inputs, kernel.format)
-        self._device, self.cold = device, tuple(cold)
+        self._device, self._host, self._shape = device, host, shape
+        self.cold = tuple(cold)
         self._outputs = empty_outputs(kernel.spec, shape, kernel.format)
         self.buffers = {n: [upload(device, a)] for n, a in arrays.items() if n not in cold}
         self.buffers |= {n: [upload(device, arrays[n]) for _ in range(copies)] for n in cold}
@@ -162,17 +164,23 @@ class Bound:
             device.write(self.buffers[output][0], arrays[source])
         every = stages(kernel)
         before = every[: -len(kernel.stages)]
-        self._rounding = self._calls(before, host, shape, 0)
-        self._turns = [self._calls(kernel.stages, host, shape, i) for i in range(copies)]
+        self._rounding = self._calls(before, 0)
+        self._turns = [self._calls(kernel.stages, i) for i in range(copies)]
         for stage in every:
             device.prepare(stage)
         self._run(self._rounding)
 
-    def _calls(
-        self, every: Sequence[Stage], host: Arguments, shape: dict[str, int], turn: int
-    ) -> list[Call]:
+    def running(self, kernel: CudaKernel) -> "Bound":
+        """The same arrays, in the same memory, for another choice of the kernel's knobs."""
+        other = copy(self)
+        other._turns = [self._calls(kernel.stages, i) for i in range(len(self._turns))]
+        for stage in kernel.stages:
+            self._device.prepare(stage)
+        return other
+
+    def _calls(self, every: Sequence[Stage], turn: int) -> list[Call]:
         found = {name: of[turn % len(of)].address for name, of in self.buffers.items()}
-        return calls(self._device, every, {**host, **found}, shape)
+        return calls(self._device, every, {**self._host, **found}, self._shape)
 
     def _run(self, every: Sequence[Call]) -> None:
         for do in every:
@@ -204,6 +212,11 @@ def kernels_for(case: OpCase, gpu: Gpu, out: Collection[str]) -> list[CudaKernel
     return [k for k in those if k.takes(case.shape) and not k.lacks(gpu) and k.name not in out]
 
 
+def copies_of(case: OpCase, ceilings: Ceilings) -> int:
+    """Of what is cold, so that no cache holds it when its turn comes."""
+    return 1 + int(TIMES * ceilings.cache // max(case.cost.bytes, 1))
+
+
 def row_of(case: OpCase, ceilings: Ceilings) -> Measurement:
     """What is known of a case before it is measured."""
     return ceilings.limit(case.cost.bytes, case.cost.operations).of(Measurement(
@@ -217,7 +230,7 @@ def measure(
 ) -> list[Measurement]:
     """A row for each contender, those who are absent too; kernels called so are left `out`. Who
     gives wrong outputs has no speed."""
-    copies = 1 + int(TIMES * ceilings.cache // max(case.cost.bytes, 1))
+    copies = copies_of(case, ceilings)
     kernels = kernels_for(case, gpu, out)
     if not kernels:
         raise LookupError(f"no kernel for {case.op} {case.format} passed")

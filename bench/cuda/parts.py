@@ -19,6 +19,7 @@ from bench.cuda.judged import compile_all, judge_all, runnable
 from bench.cuda.measure import OURS
 from bench.cuda.predict import ceilings as published
 from bench.cuda.predict import of_goals
+from bench.cuda.sweep import gains
 from bench.machine.conditions import conditions
 from bench.packages import lacking, versions
 from bench.race.experiment import first_line
@@ -87,8 +88,9 @@ class Check:
         self.say(f"FAILED {what}")
 
 
-def run(check: Check, models: Mapping[str, Path]) -> None:
-    """All of them; one that breaks off is a failure, and the next one follows."""
+def run(check: Check, models: Mapping[str, Path] | None) -> None:
+    """All of them, or of no models the knobs; one that breaks off is a failure, and the next one
+    follows."""
     with Comparison() as comparison:  # Ctrl-C does not reach it
         measured = Measured(models)
         parts: dict[str, Callable[[Check], None]] = {
@@ -103,6 +105,8 @@ def run(check: Check, models: Mapping[str, Path]) -> None:
             "predictions": measured.predict,
             "goals": measured.tell,
         }
+        if models is None:
+            parts = {"the GPU": introduce, "ceilings, and knobs": measured.sweep}
         for what, part in parts.items():
             check.say(f"{what} ...")
             try:
@@ -245,18 +249,25 @@ class Measured:
     """Ops and steps, as far as the time goes: what goals are of before all else, since a machine
     may be taken back."""
 
-    def __init__(self, models: Mapping[str, Path]) -> None:
+    def __init__(self, models: Mapping[str, Path] | None) -> None:
         self._models = models
         self._results: Results | None = None
         self._ceilings: Ceilings | None = None
         self._predicted: tuple[Sequence[Measurement], Ceilings] | None = None
         self._next = 0  # the first job that was not begun
 
-    def aim(self, check: Check) -> None:
+    def sweep(self, check: Check) -> None:
+        """The ceilings, the knobs, and what is better than it was."""
+        self.aim(check, 1.0)
+        self.rest(check)
+        for line in gains(check.rows):
+            check.say(f"  {line}")
+
+    def aim(self, check: Check, share: float = AIMED) -> None:
         """The ceilings, then what goals are of."""
         with Revived(jobs.HOME) as child:
             measuring = jobs.Measuring(child, self._models, check.broken)
-            ceilings = self._ceilings = measuring.probe(check.left(AIMED))
+            ceilings = self._ceilings = measuring.probe(check.left(share))
             if not ceilings.peak:
                 check.miss(f"the matmul peak: {ceilings.lacks}")
             check.say(
@@ -266,7 +277,8 @@ class Measured:
             )
             limits = {"gpu": ceilings.to_json()}
             self._results = Results(check.folder / "results", conditions(), limits)
-            self._run(check, measuring, len(jobs.jobs_of_goals()), AIMED)
+            first = len(jobs.jobs_of_goals()) if self._models is not None else 0
+            self._run(check, measuring, first, share)
 
     def rest(self, check: Check) -> None:
         """What was not reached, and the engine, and further ops."""

@@ -220,7 +220,7 @@ def code_of(launch: Launch, capability: int) -> MachineCode:
 def of_kernel(gpu: GpuModel, kernel: CudaKernel, shape: Shape, work: Work) -> list[Predicted]:
     """Its launches that have a block at these sizes; that which reads what is cold does the work,
     or the first, and others fill or read scratch memory, if there is some, in the last cache."""
-    every = [(launch, launch.grid(shape)) for launch in kernel.launches]
+    every = [(launch, launch.at(shape)) for launch in kernel.launches]
     grids = [(launch, grid) for launch, grid in every if not grid.empty]
     main, grid = next(
         (one for one in grids if any(a.name in work.cold for a in one[0].arguments)), grids[0]

@@ -55,7 +55,7 @@ def sample() -> Iterator[tuple[CudaKernel, Case]]:
         cheap = sorted(taken, key=lambda case: op.cost(case.shape, case.format).bytes)
         chosen: list[Case] = []
         for launch in kernel.launches:
-            busy = [case for case in cheap if not launch.grid(case.shape).empty]
+            busy = [case for case in cheap if not launch.at(case.shape).empty]
             chosen += [case for case in busy[:1] if case not in chosen]
         yield from ((kernel, case) for case in chosen)
 

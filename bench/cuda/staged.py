@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from data.gpus import GpuModel
 from kernels.cuda.attention import attention
-from kernels.cuda.linear import linear
-from kernels.cuda.runtime.launch import WARP, Grid
+from kernels.cuda.runtime.launch import WARP, Grid, Launch
 from kernels.cuda.runtime.sass import SCOREBOARDS, Instruction, Loop, MachineCode
 from reference.formats import FORMATS
 from reference.op import Shape
@@ -45,32 +44,33 @@ class Walk:
     begin: int = 2
 
 
-def of_pieces(shape: Shape, format: str, grid: Grid) -> Walk:
+def of_pieces(shape: Shape, launch: Launch, grid: Grid) -> Walk:
     """attention_few.cu: scores of two pieces of keys, a sum for each piece of values."""
     rows, _, _ = attention.few_tiles(shape)
-    cells = attention.PIECE_CELLS
-    while cells * attention.stride(shape, format) > attention.PIECE_BYTES:
-        cells //= 2
+    cells = attention.cells_of_piece(shape, launch.format, launch.config)
     scores = Step(2, products=rows * shape["head_dim"])
     sums = Step(1, products=rows * 2 * cells)
     every = attention.CHUNK // cells
-    size = cells * FORMATS[format].row_bytes(shape["head_dim"])
+    size = cells * FORMATS[launch.format].row_bytes(shape["head_dim"])
     steps = (scores,) * (every // 2) + (sums,) * every
-    return Walk(_chunks(shape, grid), steps, size, attention.RING, rows)
+    return Walk(_chunks(shape, grid), steps, size, launch.config["RING"], rows)
 
 
-def of_tensor(shape: Shape, format: str, grid: Grid) -> Walk:
+def of_tensor(shape: Shape, launch: Launch, grid: Grid) -> Walk:
     """attention_tensor_few.cu: a chunk's keys, then its values."""
-    size = attention.CHUNK * FORMATS[format].row_bytes(shape["head_dim"])
+    size = attention.CHUNK * FORMATS["F16"].row_bytes(shape["head_dim"])
     steps = Step(1, turns=shape["head_dim"] // 16), Step(1)
     return Walk(_chunks(shape, grid), steps, size, 2)
 
 
-def of_items(shape: Shape, format: str, grid: Grid) -> Walk:
+def of_items(shape: Shape, launch: Launch, grid: Grid) -> Walk:
     """linear_tensor.cuh, of few tokens: items of 16 rows, of which each warp has its own."""
-    size = linear.FEW_WARPS * 16 * FORMATS[format].row_bytes(linear.ITEM)
-    items = -(-shape["hidden"] // linear.ITEM)
-    return Walk(-(-items // linear.FEW_WARPS), (Step(1),), size, linear.FEW_STAGES, begin=0)
+    warps, rows, item, stages = (
+        launch.config[name] for name in ("TENSOR_WARPS", "FEW_ROWS", "ITEM", "FEW_STAGES")
+    )
+    size = warps * rows * FORMATS[launch.format].row_bytes(item)
+    items = -(-shape["hidden"] // item)
+    return Walk(-(-items // warps), (Step(1),), size, stages, begin=0)
 
 
 def _chunks(shape: Shape, grid: Grid) -> int:
@@ -90,7 +90,7 @@ def walk_of(code: MachineCode, shape: Shape, grid: Grid) -> Walk | None:
     """None for a launch that copies nothing while it goes on (before sm_80 none does), or whose way
     nobody has written down."""
     found = WALKS.get(code.launch.function) if _copies(code) else None
-    return found(shape, code.launch.format or "F16", grid) if found else None
+    return found(shape, code.launch, grid) if found else None
 
 
 @dataclass(frozen=True, slots=True)

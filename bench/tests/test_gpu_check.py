@@ -5,7 +5,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from io import StringIO
-from itertools import groupby, islice
+from itertools import cycle, groupby, islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,15 +14,18 @@ import pytest
 
 from bench import gpu_check
 from bench.child import Revived, started
-from bench.cuda import jobs, parts, sanitizer
+from bench.cuda import cases as of_ops
+from bench.cuda import jobs, parts, sanitizer, sweep
+from bench.cuda.clock import Ceilings
 from bench.cuda.engine import compared
 from bench.cuda.judged import cases, compile_all, each, program, random_cases
 from bench.cuda.parts import Check, Log
 from bench.cuda.sanitizer import Finding
-from bench.race.results import read
+from bench.race.results import Measurement, read
 from bench.tests.support.programs import executable, run
 from kernels.certificates import Certificate
 from kernels.cuda.fusion.fusions import EVERY_CUDA
+from kernels.cuda.runtime.device import DeviceError
 from kernels.cuda.runtime.nvrtc import Compiled
 from kernels.cuda.table import CUDA_KERNELS
 from kernels.table import find_any
@@ -389,3 +392,61 @@ def test_the_sanitizer_watches_every_source():
 def test_what_the_sanitizer_finds_is_said(tmp_path, script, seconds, finding):
     program = executable(tmp_path / "compute-sanitizer", f"#!/bin/sh\n{script}\n")
     assert sanitizer.watched(program, "memcheck", seconds) == finding
+
+
+class Given:
+    """What sweep's kernels run on: a choice of ROWS_OF_1 = 4 has other bits, of 1 does not run."""
+
+    def __init__(self, *_, out=1.0):
+        self.out = out
+
+    def running(self, kernel):
+        rows = kernel.launches[0].config["ROWS_OF_1"]
+        if rows == 1:
+            raise DeviceError("too much shared memory")
+        return Given(out=2.0 if rows == 4 else 1.0)
+
+    def enqueue(self, i):
+        """Takes no time."""
+
+    def outputs(self):
+        return {"out": np.array([self.out])}
+
+
+def test_knobs_are_swept_in_turns_with_the_defaults(monkeypatch):
+    """Each value that shows at so many tokens; one with other bits, or that does not run, has no
+    speed."""
+    kernel = find_any("linear/cuda/generic/F16")
+    case = of_ops.linear("GEMV", "F16", 1, 64, 32)
+    known = {"Bound": Given, "kernels_for": lambda *_: [kernel], "check": lambda *_: ""}
+    for name, value in known.items():
+        monkeypatch.setattr(sweep, name, value)
+    times = cycle((3e-3, 2e-3))
+    clock = SimpleNamespace(wake=lambda: None, repeats=lambda _: 1, seconds=lambda *_: next(times))
+    limits = Ceilings("made up", bandwidth=1e12, reading=1e12, peak=0, launch=1e-6, cache=1)
+    rows = sweep.sweep(None, clock, limits, case, ())
+    told = {row.settings: row.note for row in rows}
+    shown = {f"{knob.name}={value}" for knob in kernel.knobs if 1 in knob.tokens
+             for value in knob.values if value != knob.default}  # fmt: skip
+    assert told.keys() == {"", *shown}
+    assert told["ROWS_OF_1=4"] == "out has other bits"
+    assert told["ROWS_OF_1=1"] == "too much shared memory"
+    assert all(row.samples for row in rows if not row.settings.startswith("ROWS_OF_1"))
+
+
+def test_gains_of_knobs_are_over_all_sizes():
+    rows = [
+        Measurement(
+            "gpu", "knobs of GEMV", target="cuda", format="F16", variant="generic", shape=size,
+            settings=settings, samples=(seconds,),
+        )
+        for size, settings, seconds in (
+            ("hidden=1", "", 2.0), ("hidden=1", "A=1", 1.0), ("hidden=1", "A=2", 1.0),
+            ("hidden=2", "", 2.0), ("hidden=2", "A=1", 1.0), ("hidden=2", "A=2", 2.5),
+        )
+    ]  # fmt: skip
+    name = "knobs of GEMV/cuda/generic/F16"
+    assert list(sweep.gains(rows)) == [
+        f"{name} A=1: 2.000 [2.000, 2.000] of 2: choose it",
+        f"{name} A=2: 1.265 [0.800, 2.000] of 2",
+    ]

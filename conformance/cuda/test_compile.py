@@ -49,7 +49,7 @@ def size_of_elf(file: bytes) -> int:
 def most_threads(launch: Launch, kernel: CudaKernel) -> int:
     """The largest block over the quick cases."""
     cases = kernel.spec.quick_cases(kernel.format)
-    return max(launch.grid(case.shape).threads for case in cases if kernel.takes(case.shape))
+    return max(launch.at(case.shape).threads for case in cases if kernel.takes(case.shape))
 
 
 @pytest.mark.parametrize(("launch", "capability", "kernel"), LAUNCHES.values(), ids=LAUNCHES.keys())

@@ -53,7 +53,7 @@ class LaunchedArray:
         own = cls(device, upload(device, x), upload(device, np.full(len(x), -1, np.int32)))
         shape = {"n": len(x)}
         values = launch.values({"x": own.source.address, "out": own.target.address}, shape)
-        device.launch(launch, launch.grid(shape), values)
+        device.launch(launch, launch.at(shape), values)
         return own
 
     def result(self) -> Array:

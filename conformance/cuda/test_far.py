@@ -142,7 +142,7 @@ def run_far_away(kernel: CudaKernel, inputs: Arguments, folder: Path) -> Array:
     weights = {n: arrays[n].shape for n in moved.arrays}
     for launch in (stage for stage in stages(kernel) if isinstance(stage, Launch)):
         values = launch.values(addresses, device_sizes(kernel, weights) | shape)
-        device.launch(launch, launch.grid(near), values)
+        device.launch(launch, launch.at(near), values)
     for at, piece in pieces(name, out):
         device.read(buffers[name].at(at, piece.nbytes), piece)
     return out

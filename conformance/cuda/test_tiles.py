@@ -23,7 +23,7 @@ def test_batched_tokens_have_the_bits_of_each_alone(format):
     """Tokens have the same bits in tiles of 64 and 128 as alone."""
     wanted = "linear", "tensor" if format in PARTS else "generic", format
     kernel = next(k for k in CUDA_KERNELS if (k.op, k.variant, k.format) == wanted)
-    tokens = LEAST_OF_128 + 2
+    tokens = LEAST_OF_128.default + 2
     case = kernel.spec.case({"tokens": tokens, "hidden": HIDDEN, "out": OUT}, "normal", 1, format)
     inputs = kernel.spec.make(case)
 

@@ -92,7 +92,7 @@ def test_gate_and_up_are_streamed(format, capability):
         pytest.skip("its float32 kernel serves")
     fused = next(f for f in FUSED if f.op.startswith("linear_swiglu") and f.format == format)
     code = sass.read(fused.launches[0], capability)
-    used, grid = code.compiled, fused.launches[0].grid(FFN)
+    used, grid = code.compiled, fused.launches[0].at(FFN)
     assert not used.spills
     fits = blocks_at_once(capability, grid.threads, used.registers, used.shared + grid.shared)
     assert fits >= 1 + (capability > 75)
@@ -131,7 +131,7 @@ def test_broken_pipelines_are_detected(tmp_path):
 }}
 """
         (tmp_path / step[:14]).mkdir()
-        changes = (text[begin:end], loop), ("TOKENS == 1 ? OF_ONE : 2", "2")
+        changes = (text[begin:end], loop), ("TOKENS == 1 ? OF_ONE : AT_ONCE_OF_FEW", "2")
         return sass.read(edited(tmp_path / step[:14], launch, name, *changes), 90)
 
     assert len(turning(ASIDE).stream.copies_of_loads) >= 16
@@ -174,7 +174,7 @@ def test_keys_and_values_are_prefetched(name):
     """Copies of sixteen bytes, and never a wait for all of them before computing."""
     launch, ahead, blocks = PIECES[name]
     code = sass.read(launch, 90)
-    used, grid = code.compiled, launch.grid(LLAMA)
+    used, grid = code.compiled, launch.at(LLAMA)
     found = copies_in_flight(code)
     assert found == [*ahead] * (len(found) // len(ahead))  # for one row, for two, ...
     wide = [x for x in code.loads if x.instruction.stem == "LDGSTS" and x.bytes == 16]
@@ -239,9 +239,10 @@ def test_tiles_are_prefetched(format, capability):
     """Copies of sixteen bytes overlap products; operands are loaded by ldmatrix; nothing is
     spilled, and the intended number of blocks fits a multiprocessor."""
     copying = [x for x in TILED[format] if x.function not in ("linear_1", "split_tokens")]
-    for launch, tokens, least in zip(copying, (8, 64, LEAST_OF_128), (2, 3, 1), strict=True):
+    steps = 8, 64, LEAST_OF_128.default
+    for launch, tokens, least in zip(copying, steps, (2, 3, 1), strict=True):
         code = sass.read(launch, capability)
-        grid = launch.grid({"tokens": tokens, "hidden": 4096, "out": 4096})
+        grid = launch.at({"tokens": tokens, "hidden": 4096, "out": 4096})
         threads, loop, used = grid.threads, code.multiplying, code.compiled
         copies = [load for load in loop.loads if load.instruction.stem == "LDGSTS"]
         assert min(copies_in_flight(loop)) >= 1, launch.name

@@ -5,11 +5,9 @@
 // order, whichever block computed them, so bits do not depend on batch, grid or cell placement.
 // Roundings in both ways of merging are explicit, or the compiler might fuse one and not the other.
 #pragma once
+#include "config.cuh"
 #include "portable.cuh"
 
-constexpr int THREADS = 128;      // per block
-constexpr int CHUNK = 128;        // cells per chunk
-constexpr int FEW = 8;            // tokens, up to which chunks are split between blocks (split-KV)
 constexpr float LARGE = 32768.f;  // scale of weights on tensor cores
 
 // The maximum to subtract: 0 if all scores are -infinity, which would give NaN.

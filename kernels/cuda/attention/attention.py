@@ -9,29 +9,50 @@ What is not of use for the number of tokens is launched with no block.
 
 from collections.abc import Callable
 
+from kernels.cuda.runtime.config import Config, constant
 from kernels.cuda.runtime.launch import Grid, Launch
+from kernels.knob import Knob
 from reference.attention.attention import OP
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.formats import FORMATS
 from reference.op import Shape
 
-# As attention.cuh and attention_tile.cuh have them.
-CHUNK = 128
-FEW = 8  # tokens
+PLAIN = Config((
+    constant("THREADS", 128, "of a block"),
+    constant("CHUNK", 128, "cells that are summed by themselves"),
+    constant("FEW", 8, "tokens, up to which blocks share chunks (split-KV)"),
+    constant("FEW_ROWS", 8, "of a small tile"),
+    constant("MANY_ROWS", 32, "of a tile of many tokens"),
+    constant("MANY_ROWS_OF_WIDE", 16, "the same for a head_dim above WIDE"),
+    constant("WIDE", 128, "elements of head_dim"),
+    constant("BUDGET", 34816, "bytes of staging: a chunk's keys in float16, of head_dim 128"),
+))  # fmt: skip
+IN_PIECES = Config((
+    *PLAIN.constants,
+    constant("RING", 3, "pieces in shared memory"),
+    Knob("PIECE_CELLS", (32, 64), 64, "cells of one, at most: two pieces are a chunk"),
+    Knob("PIECE_BYTES", (8704, 17408), 17408, "bytes of one, at most: 64 cells of 128 float16"),
+    Knob("BLOCKS", (132, 264, 384, 528), 384, "blocks in all that take chunks in turn"),
+    Knob("FEW_AT_ONCE", (2, 3, 4), 3, "blocks of a multiprocessor"),
+))  # fmt: skip
+MANY = Config((
+    *PLAIN.constants,
+    Knob("MANY_AT_ONCE", (1, 2, 3), 2, "blocks of a multiprocessor", (512,)),
+))  # fmt: skip
+TENSOR_FEW = Config((
+    *PLAIN.constants,
+    Knob("BLOCKS", (132, 256, 264, 396), 256, "blocks in all that take chunks in turn"),
+    Knob("FEW_AT_ONCE", (1, 2, 3), 2, "blocks of a multiprocessor"),
+))  # fmt: skip
+CHUNK, FEW, THREADS = (PLAIN[name] for name in ("CHUNK", "FEW", "THREADS"))
 WIDEST = 256  # head_dim
-WIDE = 128
-THREADS = 128
-FEW_ROWS, MANY_ROWS, MANY_ROWS_OF_WIDE = 8, 32, 16
 TENSOR_ROWS = 16
 TENSOR_HEADS = (64, 128)  # head_dim
-FEW_BUDGET = 34816  # bytes of staged cells
-RING, PIECE_CELLS, PIECE_BYTES = 3, 64, 17408  # pieces in shared memory; maximum head_dim of one
 MULTIPROCESSORS = 132  # of an H200
-BLOCKS = 384  # blocks that take chunks in turn: about three for each of them
-TENSOR_BLOCKS = 256
 ROW_WORDS = 9  # of shared memory besides a row's query and weights
 
 Chunks = Callable[[Shape], int]
+Sized = Callable[[Shape, Config], Grid]
 
 # The bytes of a cell's row are those of its heads.
 PLAIN_SIGNATURE = OP.signature.replace("kv_heads*head_dim", "kv_heads head_dim")
@@ -87,7 +108,7 @@ def shared(shape: Shape, format: str, rows: int, staged: int, lists: int = 1) ->
     return staged * stride(shape, format) + 4 * words
 
 
-def few_tiles(shape: Shape, most: int = FEW_ROWS) -> tuple[int, int, int]:
+def few_tiles(shape: Shape, most: int = PLAIN["FEW_ROWS"]) -> tuple[int, int, int]:
     """For few tokens: rows of a block, of at most so many, tiles by heads, and tiles by tokens."""
     width, height, slices = tiling(shape, most)
     tiles = -(-shape["tokens"] // height) if shape["tokens"] <= FEW else 0
@@ -100,7 +121,7 @@ def few_tiles(shape: Shape, most: int = FEW_ROWS) -> tuple[int, int, int]:
 def small_tiles(shape: Shape) -> tuple[int, int, int]:
     """The same; for one token of as few rows as give every multiprocessor a block, if chunks are
     few."""
-    most, found = FEW_ROWS if shape["tokens"] == 1 else 1, few_tiles(shape)
+    most, found = PLAIN["FEW_ROWS"] if shape["tokens"] == 1 else 1, few_tiles(shape)
     while most > 1 and chunks(shape) * found[1] * found[2] < MULTIPROCESSORS:
         most //= 2
         found = few_tiles(shape, most)
@@ -112,7 +133,7 @@ def of_few(format: str, chunks: Chunks) -> Callable[[Shape], Grid]:
 
     def grid(shape: Shape) -> Grid:
         (rows, of_heads, of_tokens), staged = few_tiles(shape), CHUNK
-        while staged * stride(shape, format) > FEW_BUDGET:
+        while staged * stride(shape, format) > PLAIN["BUDGET"]:
             staged //= 2
         memory = shared(shape, format, rows, staged)
         return Grid((chunks(shape), of_heads, of_tokens), THREADS, memory)
@@ -125,15 +146,21 @@ def by_turns(shape: Shape, tiles: int, blocks: int) -> int:
     return min(chunks(shape), max(1, blocks // max(tiles, 1)))
 
 
-def of_pieces(format: str) -> Callable[[Shape], Grid]:
+def cells_of_piece(shape: Shape, format: str, config: Config) -> int:
+    cells = config["PIECE_CELLS"]
+    while cells * stride(shape, format) > config["PIECE_BYTES"]:
+        cells //= 2
+    return cells
+
+
+def of_pieces(format: str) -> Sized:
     """Blocks that take chunks in turn, piece by piece."""
 
-    def grid(shape: Shape) -> Grid:
-        (rows, of_heads, of_tokens), cells = small_tiles(shape), PIECE_CELLS
-        while cells * stride(shape, format) > PIECE_BYTES:
-            cells //= 2
-        memory = shared(shape, format, rows, RING * cells, lists=2)
-        blocks = by_turns(shape, of_heads * of_tokens, BLOCKS)
+    def grid(shape: Shape, config: Config) -> Grid:
+        rows, of_heads, of_tokens = small_tiles(shape)
+        staged = config["RING"] * cells_of_piece(shape, format, config)
+        memory = shared(shape, format, rows, staged, lists=2)
+        blocks = by_turns(shape, of_heads * of_tokens, config["BLOCKS"])
         return Grid((blocks, of_heads, of_tokens), THREADS, memory)
 
     return grid
@@ -142,8 +169,9 @@ def of_pieces(format: str) -> Callable[[Shape], Grid]:
 def of_many(format: str) -> Callable[[Shape], Grid]:
     """A block for each tile."""
 
-    def grid(shape: Shape) -> Grid:
-        rows = MANY_ROWS_OF_WIDE if shape["head_dim"] > WIDE else MANY_ROWS
+    def grid(shape: Shape, config: Config = PLAIN) -> Grid:
+        wide = shape["head_dim"] > config["WIDE"]
+        rows = config["MANY_ROWS_OF_WIDE" if wide else "MANY_ROWS"]
         _, height, slices = tiling(shape, rows)
         tiles = -(-shape["tokens"] // height) if shape["tokens"] > FEW else 0
         memory = shared(shape, format, rows, 32 if format == "F32" else 64)
@@ -152,21 +180,27 @@ def of_many(format: str) -> Callable[[Shape], Grid]:
     return grid
 
 
+def launch(
+    name: str, grid: Callable[..., Grid], config: Config, format: str = "", of: str = ""
+) -> Launch:
+    return Launch(f"{name}.cu", f"{name}{of}", SIGNATURE, grid, format, config=config)
+
+
 def tensor_few(head_dim: int) -> Launch:
-    def grid(shape: Shape) -> Grid:
+    def grid(shape: Shape, config: Config) -> Grid:
         _, height, slices = tiling(shape, TENSOR_ROWS)
         fits = shape["tokens"] <= FEW and shape["head_dim"] == head_dim
         tiles = -(-shape["tokens"] // height) if fits else 0
         memory = 2 * (CHUNK + TENSOR_ROWS) * stride(shape, "F16")
         of_heads = shape["kv_heads"] * slices
-        blocks = by_turns(shape, of_heads * tiles, TENSOR_BLOCKS)
+        blocks = by_turns(shape, of_heads * tiles, config["BLOCKS"])
         return Grid((blocks, of_heads, tiles), THREADS, memory)
 
-    return Launch("attention_tensor_few.cu", f"attention_tensor_few_{head_dim}", SIGNATURE, grid)
+    return launch("attention_tensor_few", grid, TENSOR_FEW, of=f"_{head_dim}")
 
 
 def tensor_many(head_dim: int) -> Launch:
-    def grid(shape: Shape) -> Grid:
+    def grid(shape: Shape, config: Config) -> Grid:
         rows = THREADS // 32 * TENSOR_ROWS
         _, height, slices = tiling(shape, rows)
         fits = shape["tokens"] > FEW and shape["head_dim"] == head_dim
@@ -175,7 +209,7 @@ def tensor_many(head_dim: int) -> Launch:
         memory = pieces + 2 * rows * stride(shape, "F16")
         return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
 
-    return Launch("attention_tensor_many.cu", f"attention_tensor_many_{head_dim}", SIGNATURE, grid)
+    return launch("attention_tensor_many", grid, MANY, of=f"_{head_dim}")
 
 
 def items(shape: Shape) -> Grid:
@@ -188,19 +222,20 @@ def merging(shape: Shape) -> Grid:
 
 def generic(format: str) -> tuple[Launch, ...]:
     return (
-        Launch("attention_few.cu", "attention_few", SIGNATURE, of_pieces(format), format),
+        launch("attention_few", of_pieces(format), IN_PIECES, format),
         MERGE,
-        Launch("attention_many.cu", "attention_many", SIGNATURE, of_many(format), format),
+        launch("attention_many", of_many(format), MANY, format),
     )
 
 
 def scalar(format: str) -> tuple[Launch, ...]:
     """For any head_dim."""
-    return (Launch("attention_scalar.cu", "attention_scalar", PLAIN_SIGNATURE, items, format),)
+    source = "attention_scalar.cu", "attention_scalar"
+    return (Launch(*source, PLAIN_SIGNATURE, items, format, config=PLAIN),)
 
 
 def merge(name: str) -> Launch:
-    return Launch("attention_merge.cu", name, MERGE_SIGNATURE, merging)
+    return Launch("attention_merge.cu", name, MERGE_SIGNATURE, merging, config=PLAIN)
 
 
 MERGE, MERGE_LARGE = merge("attention_merge"), merge("attention_merge_large")

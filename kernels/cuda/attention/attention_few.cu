@@ -16,10 +16,6 @@
 
 static_assert(THREADS == CHUNK, "a thread looks for a cell");
 
-constexpr int RING = 3;             // stages
-constexpr int PIECE_CELLS = 64;     // at most: two pieces are a chunk, one cell per thread
-constexpr int PIECE_BYTES = 17408; // at most: 64 cells in float16, of head_dim 128
-
 // Two pieces of keys, addressed as one.
 template <class Cache>
 struct Pair {
@@ -134,17 +130,17 @@ static __device__ __forceinline__ void attend_pieces(const Inputs& in, const Wor
   }
 }
 
-// Selects the smallest register tile, from N to EIGHT rows per thread, that covers the run's rows.
+// Selects the smallest register tile, from N to FEW_ROWS rows per thread, that covers the run's rows.
 template <class Cache, int N>
 static __device__ __forceinline__ void attend_rows(const Inputs& in, const Workspace& workspace,
                                                     const Run& run, int kv_head, int cells) {
-  if constexpr (N < EIGHT)
+  if constexpr (N < FEW_ROWS)
     if (THREADS / workspace.staged * N < run.rows || THREADS / (in.head_dim / 2) * N < run.rows)
       return attend_rows<Cache, 2 * N>(in, workspace, run, kv_head, cells);
   attend_pieces<Cache, N>(in, workspace, run, kv_head, cells);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 3) attention_few(INPUTS) {
+extern "C" __global__ void __launch_bounds__(THREADS, FEW_AT_ONCE) attention_few(INPUTS) {
   DYNAMIC_SHARED(uint8_t, memory);
   wait_for_previous();
   const Inputs in = GIVEN;

@@ -52,13 +52,11 @@ struct PagesAndCells {
   }
 };
 
-constexpr int BUDGET = 34816;  // bytes of staging: a chunk's keys in float16, of head_dim 128
-
 // Split-KV for up to FEW tokens: a block computes one chunk of a tile and stores partial results.
 template <class Cache, class Held>
 static __device__ __forceinline__ void attend_few(const Held& held, const Inputs& in,
                                                   uint8_t* memory) {
-  const Tiling tiling(in.heads / in.kv_heads, EIGHT);
+  const Tiling tiling(in.heads / in.kv_heads, FEW_ROWS);
   const Tile tile(in, tiling, blockIdx.y, blockIdx.z);
   const int chunk = blockIdx.x;
   int rows = 1, staged = CHUNK;

@@ -3,17 +3,19 @@ chunk of cells and KV head. Scores are computed twice, and none is stored."""
 
 from collections.abc import Callable
 
-from kernels.cuda.attention.attention import THREADS, chunks, shared, tiling
+from kernels.cuda.attention.attention import PLAIN, THREADS, chunks, shared, tiling
+from kernels.cuda.runtime.config import Config, constant
 from kernels.cuda.runtime.launch import Grid, Launch
 from kernels.shapes import in_place
 from reference.attention.attention_received import OP
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 
-ROWS = 16  # of a tile: as attention_received.cu has it
-PLAIN = in_place(OP.signature).replace("head_dim*kv_heads", "kv_heads head_dim")
-GIVEN, RESULT = PLAIN.split(" -> ")
-SCRATCH = "scratch: f32[tokens heads 2]"
+ROWS = 16
+WEIGHTS = Config((*PLAIN.constants, constant("ROWS", ROWS, "of a tile")))
+SIGNATURE = in_place(OP.signature).replace("head_dim*kv_heads", "kv_heads head_dim")
+GIVEN, RESULT = SIGNATURE.split(" -> ")
+SOURCE, SCRATCH = "attention_received.cu", "scratch: f32[tokens heads 2]"
 
 
 def staged(format: str) -> int:
@@ -49,8 +51,8 @@ def cells(format: str) -> Callable[[Shape], Grid]:
 
 LAUNCHES = {
     f: (
-        Launch("attention_received.cu", "received_totals", f"{GIVEN} -> {SCRATCH}", tiles(f), f),
-        Launch("attention_received.cu", OP.name, f"{GIVEN}, {SCRATCH} -> {RESULT}", cells(f), f),
+        Launch(SOURCE, "received_totals", f"{GIVEN} -> {SCRATCH}", tiles(f), f, config=WEIGHTS),
+        Launch(SOURCE, OP.name, f"{GIVEN}, {SCRATCH} -> {RESULT}", cells(f), f, config=WEIGHTS),
     )
     for f in FORMATS_OF_CACHE
 }

@@ -158,13 +158,13 @@ static __device__ __forceinline__ void few(const Inputs& in, uint8_t* memory, Sh
   }
 }
 
-#define KERNEL(head_dim_)                                                                    \
-  extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_tensor_few_##head_dim_( \
-      INPUTS) {                                                                              \
-    DYNAMIC_SHARED(uint8_t, memory);                                                         \
-    __shared__ Shared shared;                                                                \
-    wait_for_previous();                                                                     \
-    few<head_dim_>(GIVEN, memory, shared);                                                   \
+#define KERNEL(head_dim_)                                            \
+  extern "C" __global__ void __launch_bounds__(THREADS, FEW_AT_ONCE) \
+      attention_tensor_few_##head_dim_(INPUTS) {                     \
+    DYNAMIC_SHARED(uint8_t, memory);                                 \
+    __shared__ Shared shared;                                        \
+    wait_for_previous();                                             \
+    few<head_dim_>(GIVEN, memory, shared);                           \
   }
 
 KERNEL(64)

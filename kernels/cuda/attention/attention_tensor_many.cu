@@ -161,12 +161,12 @@ static __device__ __forceinline__ void many(const Inputs& in, uint8_t* memory, S
   }
 }
 
-#define KERNEL(head_dim_)                                                                     \
-  extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_tensor_many_##head_dim_( \
-      INPUTS) {                                                                               \
-    DYNAMIC_SHARED(uint8_t, memory);                                                          \
-    __shared__ Shared shared;                                                                 \
-    many<head_dim_>(GIVEN, memory, shared);                                                   \
+#define KERNEL(head_dim_)                                             \
+  extern "C" __global__ void __launch_bounds__(THREADS, MANY_AT_ONCE) \
+      attention_tensor_many_##head_dim_(INPUTS) {                     \
+    DYNAMIC_SHARED(uint8_t, memory);                                  \
+    __shared__ Shared shared;                                         \
+    many<head_dim_>(GIVEN, memory, shared);                           \
   }
 
 KERNEL(64)

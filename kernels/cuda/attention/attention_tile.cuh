@@ -5,7 +5,6 @@
 #include "attention_run.cuh"
 
 constexpr int PER_LANE = CHUNK / WARP;
-constexpr int EIGHT = 8;  // rows per small tile
 
 // Online softmax state of a row: of all chunks so far, and of the current chunk.
 struct Row {
@@ -45,10 +44,10 @@ static __device__ __forceinline__ Workspace workspace_at(uint8_t* memory, int ro
   return workspace_at<Cache>(memory, rows, head_dim, staged, staged, 1);
 }
 
-// Rows of a run in shared memory, padded to a multiple of EIGHT: padding rows see no cell, so
+// Rows of a run in shared memory, padded to a multiple of FEW_ROWS: padding rows see no cell, so
 // register tiles need no predicates.
 static __device__ __forceinline__ int padded(const Workspace& workspace, const Run& run) {
-  return min((run.rows + EIGHT - 1) / EIGHT * EIGHT, workspace.rows);
+  return min((run.rows + FEW_ROWS - 1) / FEW_ROWS * FEW_ROWS, workspace.rows);
 }
 
 static __device__ __forceinline__ void load_queries(const Inputs& in, const Workspace& workspace,
@@ -375,26 +374,24 @@ static __device__ __forceinline__ void attend(const Held& held, const Inputs& in
   }
 }
 
-// Selects the smallest register tile, from N to EIGHT rows per thread, that covers the run's rows.
+// Selects the smallest register tile, from N to FEW_ROWS rows per thread, that covers the run's rows.
 template <bool FEW_TOKENS, int N, class Held>
 static __device__ __forceinline__ void attend_up_to(const Held& held, const Inputs& in,
                                                     const Workspace& workspace, const Run& run,
                                                     int kv_head, int first, int last) {
-  if constexpr (N < EIGHT)
+  if constexpr (N < FEW_ROWS)
     if (THREADS / workspace.staged * N < run.rows || THREADS / (in.head_dim / 2) * N < run.rows)
       return attend_up_to<FEW_TOKENS, 2 * N>(held, in, workspace, run, kv_head, first, last);
   attend<FEW_TOKENS, N, 1, N, 2>(held, in, workspace, run, kv_head, first, last);
 }
 
-constexpr int WIDE = 128;  // head_dim up to which tiles have 32 rows
-
-// Many tokens: a thread block processes all chunks of a tile of 32 rows, or 16 if head_dim is above
-// WIDE. Each warp scores a quarter of the rows.
+// Many tokens: a thread block processes all chunks of a tile of MANY_ROWS, or fewer if head_dim is
+// above WIDE. Each warp scores a quarter of the rows.
 template <class Cache, class Held>
 static __device__ __forceinline__ void attend_many(const Held& held, const Inputs& in,
                                                    uint8_t* memory) {
   constexpr int CELLS = Cache::BYTES == 4 ? 1 : 2;  // per lane
-  const int rows = in.head_dim > WIDE ? 16 : 32;
+  const int rows = in.head_dim > WIDE ? MANY_ROWS_OF_WIDE : MANY_ROWS;
   // reversed: a prompt's last tiles see most cells and start first
   const Tile tile(in, Tiling(in.heads / in.kv_heads, rows), blockIdx.y, gridDim.x - 1 - blockIdx.x);
   const Workspace workspace = workspace_at<Cache>(memory, rows, in.head_dim, CELLS * WARP);
@@ -402,7 +399,7 @@ static __device__ __forceinline__ void attend_many(const Held& held, const Input
     const Run run(in, tile, t);
     load_rows(in, workspace, run);
     const int chunks = held.chunks(run);
-    if (run.rows <= EIGHT)
+    if (run.rows <= FEW_ROWS)
       attend_up_to<false, 2>(held, in, workspace, run, tile.kv_head, 0, chunks);
     else if (in.head_dim > WIDE)
       attend<false, 4, CELLS, 8, 4>(held, in, workspace, run, tile.kv_head, 0, chunks);

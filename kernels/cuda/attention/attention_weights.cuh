@@ -3,7 +3,6 @@
 #pragma once
 #include "attention_tile.cuh"
 
-constexpr int ROWS = 16;
 constexpr int LANES_CELLS = FORMAT::BYTES == 4 ? 1 : 2;  // per lane
 constexpr int STAGED = LANES_CELLS * WARP;
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from kernels.cuda.attention.attention import (
     CHUNK,
+    PLAIN,
     chunks,
     merging,
     of_few,
@@ -45,9 +46,9 @@ def launches(op: Op, few: Callable[[Shape], Grid]) -> tuple[Launch, ...]:
     own = op.signature.replace("kv_heads*head_dim", "kv_heads head_dim")
     own = own.replace(" -> ", ", scratch: f32[tokens heads] -> ")
     return (
-        Launch(source, f"{name}_few", own, few, "F16"),
-        Launch(source, f"{name}_merge", MERGE_SIGNATURE, merging, "F16"),
-        Launch(source, f"{name}_many", own, of_many("F16"), "F16"),
+        Launch(source, f"{name}_few", own, few, "F16", config=PLAIN),
+        Launch(source, f"{name}_merge", MERGE_SIGNATURE, merging, "F16", config=PLAIN),
+        Launch(source, f"{name}_many", own, of_many("F16"), "F16", config=PLAIN),
     )
 
 

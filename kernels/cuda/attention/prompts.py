@@ -4,7 +4,7 @@ attention to the selected cells."""
 from collections.abc import Callable
 
 from kernels.cuda.attention.attention import CHUNK, THREADS, shared
-from kernels.cuda.attention.attention_received import ROWS, SCRATCH, staged, tiles
+from kernels.cuda.attention.attention_received import ROWS, SCRATCH, WEIGHTS, staged, tiles
 from kernels.cuda.runtime.launch import Grid, Launch
 from kernels.shapes import in_place
 from reference.attention.pattern_attention import OP
@@ -12,7 +12,7 @@ from reference.attention.prompt_patterns import SCORES, SUMS
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 
-STRIPES = CHUNK - ROWS  # cells of a block: as stripe_sums.cu has it
+STRIPES = CHUNK - ROWS  # cells of a block
 
 
 def plain(signature: str) -> str:
@@ -38,6 +38,10 @@ def stripes(format: str) -> Callable[[Shape], Grid]:
         return Grid((-(-shape["capacity"] // STRIPES), shape["heads"], 2), THREADS, memory)
 
     return grid
+
+
+def of_stripes(name: str, signature: str, grid: Callable[[Shape], Grid], format: str) -> Launch:
+    return Launch("stripe_sums.cu", name, signature, grid, format, config=WEIGHTS)
 
 
 def parts(shape: Shape) -> Grid:
@@ -70,14 +74,14 @@ def chosen(shape: Shape) -> int:
 
 
 ATTENTION = {
-    f: Launch("pattern_attention.cu", OP.name, plain(OP.signature), seen(f), f)
+    f: Launch("pattern_attention.cu", OP.name, plain(OP.signature), seen(f), f, config=WEIGHTS)
     for f in FORMATS_OF_CACHE
 }
 OF_SUMS, SUM = plain(SUMS).split(" -> ")
 STRIPE_SUMS = {
     f: (
-        Launch("stripe_sums.cu", "stripe_totals", f"{OF_SUMS} -> {SCRATCH}", tiles(f), f),
-        Launch("stripe_sums.cu", "stripe_sums", f"{OF_SUMS}, {SCRATCH} -> {SUM}", stripes(f), f),
+        of_stripes("stripe_totals", f"{OF_SUMS} -> {SCRATCH}", tiles(f), f),
+        of_stripes("stripe_sums", f"{OF_SUMS}, {SCRATCH} -> {SUM}", stripes(f), f),
     )
     for f in FORMATS_OF_CACHE
 }

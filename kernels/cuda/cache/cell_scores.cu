@@ -1,8 +1,7 @@
 // Eviction scores of cells by their keys (knorm: norm; keydiff: cosine to the mean direction), in
 // float64, since they run once per prompt; one warp per cell and KV head.
 #include "cache.cuh"
-
-constexpr int PARTS = 32;  // partial sums of the keys' directions
+#include "config.cuh"
 
 static __device__ __forceinline__ double sum_of_lanes(double x) {
   for (int m = WARP / 2; m; m /= 2) x += __shfl_xor_sync(ALL, x, m);

@@ -1,6 +1,7 @@
 """Ops on a cache's cells on a GPU: scores by keys, selection, and compaction; page extremes, their
 scores and selection. All update in place."""
 
+from kernels.cuda.runtime.config import Config, constant
 from kernels.cuda.runtime.launch import THREADS, WARP, Grid, Launch, across, rows
 from kernels.shapes import in_place
 from reference.cache.cell_scores import KEYS, POOLED
@@ -9,8 +10,9 @@ from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.cache.pages import CHOICE, EXTREMES, FORMATS_OF_PAGES, SCORES
 from reference.op import Shape
 
-PARTS = 32  # parts in which directions of keys are summed: as in cell_scores.cu
-PAGES = 32  # pages scored by a block: as in pages.cu
+PARTS, PAGES = 32, 32
+OF_CELLS = Config((constant("PARTS", PARTS, "in which directions of keys are summed"),))
+OF_PAGES = Config((constant("PAGES", PAGES, "scored by a block, one per warp at a time"),))
 
 
 def by_head(signature: str) -> str:
@@ -65,10 +67,13 @@ def choosers(shape: Shape) -> Grid:
 POOL = Launch("pool_scores.cu", "pool_scores", POOLED, across("kv_heads", "held"))
 KEEP_TOP = Launch("keep_top.cu", "keep_top", TOP, rows("kv_heads", 1024))
 CHOOSE = Launch("choose_pages.cu", "choose_pages", in_place(CHOICE), choosers)
-KNORM = {f: Launch("cell_scores.cu", "knorm", BY_KEYS, warps, f) for f in FORMATS_OF_CACHE}
+KNORM = {
+    f: Launch("cell_scores.cu", "knorm", BY_KEYS, warps, f, config=OF_CELLS)
+    for f in FORMATS_OF_CACHE
+}
 KEYDIFF = {
     f: tuple(
-        Launch("cell_scores.cu", name, signature, grid, f)
+        Launch("cell_scores.cu", name, signature, grid, f, config=OF_CELLS)
         for (signature, name), grid in zip(DIFFERENCES, (parts, heads, warps), strict=True)
     )
     for f in FORMATS_OF_CACHE
@@ -77,10 +82,10 @@ KEEP = {
     f: Launch("kv_keep.cu", "kv_keep", by_head(in_place(MOVED)), heads, f) for f in FORMATS_OF_CACHE
 }
 EXTREMES_OF = {
-    f: Launch("pages.cu", "page_extremes", by_head(in_place(EXTREMES)), pages, f)
+    f: Launch("pages.cu", "page_extremes", by_head(in_place(EXTREMES)), pages, f, config=OF_PAGES)
     for f in FORMATS_OF_PAGES
 }
 SCORES_OF = {
-    f: Launch("pages.cu", "page_scores", in_place(SCORES), scores_of_pages, f)
+    f: Launch("pages.cu", "page_scores", in_place(SCORES), scores_of_pages, f, config=OF_PAGES)
     for f in FORMATS_OF_PAGES
 }

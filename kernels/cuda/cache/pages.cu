@@ -1,5 +1,6 @@
 // Per-channel minimum and maximum of pages' keys, and upper bounds of pages' scores from them.
 #include "cache.cuh"
+#include "config.cuh"
 
 // One thread block per page of a sequence, if its extremes are stale; each thread scans the page's
 // keys in its channels. Elements are copied in the cache's format.
@@ -28,8 +29,6 @@ extern "C" __global__ void page_extremes(const uint8_t* __restrict__ k,
     }
   }
 }
-
-constexpr int PAGES = 32;  // per block, one per warp at a time
 
 // One warp per page. A chooser's queries are summed first, positive and negative parts apart, since
 // they share the extremes: a page costs as much for eight query heads as for one.

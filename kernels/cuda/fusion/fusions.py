@@ -2,6 +2,7 @@
 first."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from kernels.cuda.attention import attention
 from kernels.cuda.fusion.fused import Fused, Member
@@ -149,7 +150,8 @@ def heads_of_blocks(shape: Shape, format: str | None) -> Shape:
 
 def _rounding(merge: Launch) -> Launch:
     name = f"{merge.function}_round"
-    return Launch("attention_merge_round.cu", name, MERGE_ROUND_SIGNATURE, attention.merging)
+    source = "attention_merge_round.cu"
+    return replace(merge, source=source, function=name, signature=MERGE_ROUND_SIGNATURE)
 
 
 def _attention(kernel: CudaKernel) -> Fused:

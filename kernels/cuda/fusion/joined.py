@@ -1,14 +1,16 @@
 """Fused kernels of weights that meet the same few tokens; and of two of them with what a gated
 activation makes of their products."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from kernels.cuda.fusion.fused import Fused, Member
 from kernels.cuda.linear import linear
+from kernels.cuda.runtime.config import Config, fixed
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.runtime.launch import Grid, Launch
 from kernels.cuda.table import CUDA_KERNELS
+from kernels.knob import Knob
 from reference.formats import FORMATS
 from reference.op import Shape
 from reference.quantise_activations import BLOCK, ROUNDINGS
@@ -38,33 +40,26 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
     weights = ", ".join(f"weight{end}: format[out{end} hidden]" for end in ends)
     outs = ", ".join(f"out{end}: f32[tokens out{end}]" for end in ends)
     signature = f"{ROUNDED if rounds else 'x: f32[tokens hidden]'}, {weights} -> {outs}"
-    rows_of_warp = linear.FEW if format in linear.FLOATS else linear.FEW_OF_BLOCKS
-    beginning = "linear"
-    if variant == "tensor":
-        beginning, rows_of_warp = "linear_tensor", linear.FEW_IN_PARTS
 
-    def few(most: int) -> Callable[[Shape], Grid]:
-        def grid(shape: Shape) -> Grid:
-            one = linear.few(most, rows_of_warp)
-            grids = [one({**shape, "out": shape[f"out{end}"]}) for end in ends]
-            blocks = sum(g.blocks[0] for g in grids)
-            if variant == "tensor":
-                return linear.on_tensor_cores(blocks)
-            return Grid((blocks, 1, 1), linear.FEW_WARPS * linear.WARP)
+    def together(launch: Launch) -> Launch:
+        """With a block for each block of each weight's."""
+        alone, (beginning, _, most) = launch.grid, launch.function.rpartition("_")
 
-        return grid
+        def grid(shape: Shape, config: Config) -> Grid:
+            grids = [alone({**shape, "out": shape[f"out{end}"]}, config) for end in ends]
+            return replace(grids[0], blocks=(sum(g.blocks[0] for g in grids), 1, 1))
 
-    compiled, taken = "BF16" if variant == "bf16" else format, kernel.takes
+        function = f"{beginning}_{name}_{most}"
+        return replace(launch, source=source, function=function, signature=signature, grid=grid)
+
+    few, taken = tuple(f"_{most}" for most in linear.FEW), kernel.takes
     return Fused(
         op=f"linear_{name}",
         variant=variant,
         format=format,
         signature=signature,
         members=tuple(Member(kernel, {"weight": f"weight{e}", "out": f"out{e}"}) for e in ends),
-        stages=tuple(
-            Launch(source, f"{beginning}_{name}_{most}", signature, few(most), compiled)
-            for most in rows_of_warp
-        ),
+        stages=tuple(together(own) for own in kernel.launches if own.function.endswith(few)),
         axes={"tokens": (0, 1, 2, 3, 4, 5, 8), "hidden": (1, 31, 129, 256, 1056)}
         | {f"out{end}": (1, 2, 9, 31, 33) for end in ends},
         fit=whole_rows,
@@ -79,8 +74,11 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
 
 GATES = ("swiglu", "geglu")
 GATED_OF_BLOCKS = ("Q8_0", "Q4_0")  # whose activations have a scale for 32 elements
-GATED_WARPS = 16  # of a block in these
-GATED_ROWS = 8  # of both for a block on tensor cores
+GATED = Config((
+    *fixed((*linear.WORK, linear.OF_ONE)),
+    Knob("GATED_WARPS", (8, 16, 32), 16, "of a block, whose rows they take in turn"),
+    Knob("GATED_AT_ONCE", (1, 2), 2, "blocks of a multiprocessor"),
+))  # fmt: skip
 
 
 def _with_gate(gate: str, variant: str, format: str) -> Fused:
@@ -89,24 +87,25 @@ def _with_gate(gate: str, variant: str, format: str) -> Fused:
     signature = f"{pair.signature}, gated: f32[tokens out]"
     names = {"gate": "out", "up": "out_1", "width": "out", "out": "gated"}
     members = (*pair.members, Member(row(gate), names))
-    source, op, rows = "linear_gated_tensor.cu", f"linear_{gate}", GATED_ROWS
+    source, op, config = "linear_gated_tensor.cu", f"linear_{gate}", linear.TENSOR
     if rounds:
         signature += ", codes: i8[tokens out], steps: f32[tokens out/32]"
         signature += ", totals: i32[tokens out/32]"
         names = {"x": "gated", "hidden": "out", "q": "codes", "scale": "steps", "total": "totals"}
         members += (Member(ROUND, names),)
-        source, op, rows = "linear_gated_blocks.cu", f"{op}_round", BLOCK
+        source, op, config = "linear_gated_blocks.cu", f"{op}_round", GATED
     few = pair.takes
 
     def takes(shape: Shape) -> bool:
         one = shape["tokens"] <= 1 and shape["out"] % BLOCK == 0
         return shape["out"] == shape["out_1"] and (one if rounds else few(shape))
 
-    def grid(shape: Shape) -> Grid:
+    def grid(shape: Shape, config: Config) -> Grid:
+        rows = BLOCK if rounds else config["FEW_ROWS"] // 2  # of both
         blocks = -(-shape["out"] // rows) if shape["tokens"] else 0
         if rounds:
-            return Grid((blocks, 1, 1), GATED_WARPS * linear.WARP)
-        return linear.on_tensor_cores(blocks)
+            return Grid((blocks, 1, 1), config["GATED_WARPS"] * linear.WARP)
+        return linear.on_tensor_cores(blocks, config)
 
     def fit(shape: Shape, format: str | None) -> Shape:
         out = -(-shape["out"] // BLOCK) * BLOCK if rounds else shape["out"]
@@ -117,7 +116,7 @@ def _with_gate(gate: str, variant: str, format: str) -> Fused:
         op=op,
         signature=signature,
         members=members,
-        stages=(Launch(source, op, signature, grid, format),),
+        stages=(Launch(source, op, signature, grid, format, config=config),),
         axes={**pair.axes, "tokens": (0, 1)} if rounds else pair.axes,
         fit=fit,
         takes=takes,

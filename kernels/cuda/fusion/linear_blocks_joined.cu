@@ -17,13 +17,14 @@
 
 #define ONE(...)                                                                     \
   {                                                                                  \
-    __shared__ float partial[FEW_WARPS * PARTIAL<2, 1>];                             \
-    few<1, 2>(q, scale, total, own_rows<2>(__VA_ARGS__), tokens, hidden, partial);   \
+    __shared__ float partial[FEW_WARPS * PARTIAL<ROWS_OF_1, 1>];                     \
+    const Rows own = own_rows<ROWS_OF_1>(__VA_ARGS__);                               \
+    few<1, ROWS_OF_1>(q, scale, total, own, tokens, hidden, partial);                \
   }
 #define EIGHT(...)                                                                              \
   {                                                                                             \
     __shared__ FewShared shared;                                                                \
-    const Rows own = own_rows<FEW_ROWS / FEW_WARPS>(__VA_ARGS__);                               \
+    const Rows own = own_rows<ROWS_OF_8>(__VA_ARGS__);                               \
     up_to_eight(q, scale, total, own, tokens, hidden, shared);                                  \
   }
 PAIR(1) ONE(OF_PAIR)

@@ -4,13 +4,12 @@
 #include "linear_gated.cuh"
 #include "quantise_activations.cuh"
 
-constexpr int WARPS = 16;
 #if !defined(HOST) && __CUDA_ARCH__ < 800  // with fewer registers Q8_0 would spill
 constexpr int BLOCKS_AT_ONCE = 1;
 #else
-constexpr int BLOCKS_AT_ONCE = 2;
+constexpr int BLOCKS_AT_ONCE = GATED_AT_ONCE;
 #endif
-static_assert(BLOCK % WARPS == 0, "whole turns of all warps");
+static_assert(BLOCK % GATED_WARPS == 0, "whole turns of all warps");
 
 template <class Of>
 static __device__ __forceinline__ void gate_and_round(
@@ -22,7 +21,7 @@ static __device__ __forceinline__ void gate_and_round(
   const size_t size = static_cast<size_t>(gate.count) * blocks;
   const Weight<F> of_gate(gate.weight, size), of_up(up.weight, size);
 #pragma unroll 1
-  for (int turn = 0; turn < BLOCK; turn += WARPS) {
+  for (int turn = 0; turn < BLOCK; turn += GATED_WARPS) {
     const int row = static_cast<int>(blockIdx.x) * BLOCK + turn + warp;
     const size_t begin = static_cast<size_t>(row) * blocks;
     float sums[2][1] = {};
@@ -42,12 +41,12 @@ static __device__ __forceinline__ void gate_and_round(
 
 // The next kernel may start before the wait: behind it, this one would spill registers.
 #define JOINED(name, Of)                                                                          \
-  extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_AT_ONCE)                      \
+  extern "C" __global__ void __launch_bounds__(GATED_WARPS * WARP, BLOCKS_AT_ONCE)                \
       linear_##name##_round(                                                                      \
       const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,           \
       const uint8_t* weight_1, float* out, float* out_1, float* gated, int8_t* codes,             \
       float* steps, int32_t* totals, int tokens, int hidden, int rows, int rows_1) {              \
-    __shared__ float partial[WARPS][PARTIAL<2, 1>], found[BLOCK];                                 \
+    __shared__ float partial[GATED_WARPS][PARTIAL<2, 1>], found[BLOCK];                           \
     launch_dependents();                                                                          \
     gate_and_round(q, scale, total, {weight, out, rows, 0}, {weight_1, out_1, rows_1, 0}, gated,  \
                    codes, steps, totals, hidden, partial, found, Of());                           \

@@ -2,11 +2,8 @@
 // chain of each. Many: thread blocks compute tiles, walking rows chain by chain (chains.cuh).
 #pragma once
 #include "chains.cuh"
+#include "config.cuh"
 
-constexpr int FEW_WARPS = 4;  // per thread block, for few tokens
-
-constexpr int TILE = 64;  // rows and tokens of a tile
-constexpr int STEP = 2;   // items of a row in shared memory at a time
 constexpr int TILE_THREADS = STEP * TILE;  // each loads an item of a row and of a token
 
 // Iterator over a row's items, chain by chain.
@@ -24,8 +21,8 @@ struct Walk {
 
 // Minimum resident thread blocks per multiprocessor: with one token the compiler would otherwise
 // spend registers on more loads in flight, at lower occupancy (assay predict).
-template <int TOKENS, int OF_ONE = 6>
-constexpr int AT_ONCE = TOKENS == 1 ? OF_ONE : 2;
+template <int TOKENS, int OF_ONE = AT_ONCE_OF_ONE>
+constexpr int AT_ONCE = TOKENS == 1 ? OF_ONE : AT_ONCE_OF_FEW;
 #define FEW_BOUNDS(...) __launch_bounds__(FEW_WARPS * WARP, AT_ONCE<__VA_ARGS__>)
 
 // Calls use(item, load(item)) for the items of a lane's chain in order, with AHEAD items prefetched

@@ -8,11 +8,13 @@ which are computed before tiles. `bf16` has floats rounded to bfloat16, and many
 by the device's library.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 from kernels.cuda.formats.packing import Bfloats, Codes, Planes
+from kernels.cuda.runtime.config import Config, constant, fixed
 from kernels.cuda.runtime.launch import Grid, Launch, items
 from kernels.cuda.runtime.product import Product, Stage
+from kernels.knob import Knob
 from reference import linear_experts
 from reference.linear import OP
 from reference.op import Shape
@@ -23,7 +25,6 @@ BLOCKS = (
 )
 BFLOATS = "x: f32[tokens hidden] -> scratch: u16[tokens hidden]"
 PRODUCT = "scratch: u16[tokens hidden], weight: u16[out hidden] -> out: f32[tokens out]"
-ON_TENSOR_CORES = "linear_tensor.cu"
 SPLIT = "x: f32[tokens hidden] -> scratch: f32[tokens hidden]"  # as large as `in_parts` says
 OF_PARTS = OP.signature.replace(", weight", ", scratch: f32[tokens hidden], weight")
 EXPERTS = (
@@ -31,43 +32,85 @@ EXPERTS = (
     " ends: i32[experts], weight: format[held out hidden], slots: i32[experts]"
     " -> out: f32[tokens out]"
 )
-FEW = {1: 2, 2: 2, 4: 4, 8: 4}  # rows of a warp, by the maximum number of tokens
-FEW_OF_BLOCKS = {1: 2, 8: 4}  # those of block formats, whose function of eight uses tensor cores
-FEW_WARPS, WARP = 4, 32
-FEW_IN_PARTS = {8: 4}
-TENSOR_WARPS = 8
+FEW = (1, 2, 4, 8)  # tokens, at most, of the functions for few
+FEW_OF_BLOCKS = (1, 8)  # the same of block formats; the function of eight uses tensor cores
+WARP, HALF = 32, 32
+
+ROWS = (1, 2, 4)
+WORK = (
+    constant("FEW_WARPS", 4, "of a block, for few tokens"),
+    constant("TILE", 64, "rows and tokens of a tile of floats"),
+    constant("STEP", 2, "items of a row in shared memory at a time"),
+    Knob("AT_ONCE_OF_ONE", (4, 5, 6, 8), 6, "blocks of a multiprocessor, for one token"),
+    Knob("AT_ONCE_OF_FEW", (1, 2, 3), 2, "the same for a few more", (2, 4, 8)),
+    Knob("CHAIN_AHEAD", (1, 2, 3, 4), 2, "items that a lane loads ahead, up to 2 tokens", (1, 2)),
+)
+OF_ONE = Knob("ROWS_OF_1", ROWS, 2, "rows of a warp, for one token")
+FLOAT = Config((
+    *WORK,
+    OF_ONE,
+    Knob("ROWS_OF_2", ROWS, 2, "for two tokens", (2,)),
+    Knob("ROWS_OF_4", ROWS, 4, "for up to four", (4,)),
+    Knob("ROWS_OF_8", ROWS, 4, "for up to eight", (8,)),
+))  # fmt: skip
+LEAST_OF_128 = Knob(
+    "LEAST_OF_128", (65, 129, 257, 513), 257, "tokens from which tiles are of 128, not 64",
+    (64, 128, 256, 512), crossover=True,
+)  # fmt: skip
+BLOCKED = Config((
+    *WORK,
+    OF_ONE,
+    constant("ROWS_OF_8", 4, "on tensor cores"),
+    constant("STAGES", 3, "steps of a tile: in use, in shared memory, on their way"),
+    LEAST_OF_128,
+))  # fmt: skip
+TENSOR = Config((
+    *fixed(WORK),
+    LEAST_OF_128,
+    Knob("STAGES", (2, 3, 4), 3, "halves of a tile's items in shared memory", (2048,)),
+    constant("FEW_ROWS", 16, "of a block, for up to eight tokens"),
+    constant("ITEM", 64, "elements of a row that a warp stages at a time"),
+    Knob("TENSOR_WARPS", (4, 8), 8, "of a block, for few tokens", (1, 8)),
+    Knob("FEW_STAGES", (2, 3, 4), 3, "items that each of them stages", (1, 8)),
+    Knob("FEW_AT_ONCE", (2, 3, 4), 3, "blocks of a multiprocessor, for few tokens", (1, 8)),
+))  # fmt: skip
+EXPERT = Config((
+    *fixed(WORK),
+    constant("EXPERT_ROWS", 2, "of a warp"),
+    constant("MOST", 8, "tokens at a time"),
+))  # fmt: skip
 PARTS = {"F16": 2, "BF16": 3}  # of an activation
 IN_PARTS = {"F16": "f16x2", "BF16": "bf16x3"}  # the judge's name for that
-ITEM, HALF = 64, 32  # elements
-FEW_STAGES, STAGES = 3, 3  # items of few tokens, and halves of tiles, staged in shared memory
-LEAST_OF_128 = 257  # tokens below which tiles of 128 would leave multiprocessors idle
 NOTHING = Grid((0, 0, 0), WARP)
-Tiles = Callable[[Shape], Grid]
+Sized = Callable[[Shape, Config], Grid]
 
 
-def few(most: int, rows_of_warp: Mapping[int, int]) -> Callable[[Shape], Grid]:
+def few(most: int, functions: Sequence[int]) -> Sized:
     """A warp for some rows and all tokens, where these are at most so many, and too many for the
-    next smaller function."""
-    fewer = max((tokens for tokens in rows_of_warp if tokens < most), default=0)
+    next smaller of the functions."""
+    fewer = max((tokens for tokens in functions if tokens < most), default=0)
 
-    def grid(shape: Shape) -> Grid:
+    def grid(shape: Shape, config: Config) -> Grid:
         if not fewer < shape["tokens"] <= most:
             return NOTHING
-        rows = FEW_WARPS * rows_of_warp[most]
-        return Grid((-(-shape["out"] // rows), 1, 1), FEW_WARPS * WARP)
+        warps = config["FEW_WARPS"]
+        rows = warps * config[f"ROWS_OF_{most}"]
+        return Grid((-(-shape["out"] // rows), 1, 1), warps * WARP)
 
     return grid
 
 
-def on_tensor_cores(blocks: int) -> Grid:
+def on_tensor_cores(blocks: int, config: Config) -> Grid:
     """So many blocks of threads for few tokens, with the items that they stage and the halves that
-    they find, 16 rows of each."""
-    staged, halves = FEW_STAGES * 16 * ITEM * 2, 2 * 2 * 4 * (16 + 1) * 8
-    return Grid((blocks, 1, 1), TENSOR_WARPS * WARP, TENSOR_WARPS * (staged + halves))
+    they find, of FEW_ROWS rows each."""
+    rows, warps = config["FEW_ROWS"], config["TENSOR_WARPS"]
+    staged, halves = config["FEW_STAGES"] * rows * config["ITEM"] * 2, 2 * 2 * 4 * (rows + 1) * 8
+    return Grid((blocks, 1, 1), warps * WARP, warps * (staged + halves))
 
 
-def few_on_tensor_cores(shape: Shape) -> Grid:
-    return on_tensor_cores(few(8, FEW_IN_PARTS)(shape).blocks[0])
+def few_on_tensor_cores(shape: Shape, config: Config) -> Grid:
+    blocks = 0 if many(shape) or not shape["tokens"] else -(-shape["out"] // config["FEW_ROWS"])
+    return on_tensor_cores(blocks, config)
 
 
 def many(shape: Shape) -> bool:
@@ -75,17 +118,27 @@ def many(shape: Shape) -> bool:
     return shape["tokens"] > max(FEW)
 
 
-def tiles(size: int, least: int = 0, most: int = 2**31, shared: int = 0) -> Tiles:
-    """A block of threads for each tile of so many rows and tokens, for `least` to `most` tokens;
-    with `shared` bytes of dynamic shared memory."""
+def tiles(size: int, format: str = "") -> Sized:
+    """A block of threads for each tile of so many rows and tokens on tensor cores, where that size
+    serves; with dynamic shared memory for activations in parts, if the format has them so."""
 
-    def grid(shape: Shape) -> Grid:
-        if not many(shape) or not least <= shape["tokens"] <= most:
+    def grid(shape: Shape, config: Config) -> Grid:
+        if not many(shape) or size != (64 if shape["tokens"] < config["LEAST_OF_128"] else 128):
             return NOTHING
         rows, tokens = -(-shape["out"] // size), -(-shape["tokens"] // size)
+        shared = of_parts(format, size, config) if format else 0
         return Grid((rows, tokens, 1), 2 * size, shared)
 
     return grid
+
+
+def tiles_of_floats(shape: Shape, config: Config) -> Grid:
+    """A block of threads for each tile, where tokens are many."""
+    if not many(shape):
+        return NOTHING
+    size = config["TILE"]
+    rows, tokens = -(-shape["out"] // size), -(-shape["tokens"] // size)
+    return Grid((rows, tokens, 1), config["STEP"] * size)
 
 
 def whole_runs(shape: Shape) -> bool:
@@ -93,18 +146,18 @@ def whole_runs(shape: Shape) -> bool:
     return shape["hidden"] % 8 == 0
 
 
-def eights(shape: Shape) -> Grid:
+def eights(shape: Shape, config: Config) -> Grid:
     """A thread for eight elements of the tokens, where these are many."""
     return items("tokens", "hidden", each=8)(shape) if many(shape) else NOTHING
 
 
 def whole_items(shape: Shape) -> Shape:
     """Rows of activations in parts."""
-    return {**shape, "hidden": -(-shape["hidden"] // ITEM) * ITEM}
+    return {**shape, "hidden": -(-shape["hidden"] // TENSOR["ITEM"]) * TENSOR["ITEM"]}
 
 
-def runs(shape: Shape) -> Grid:
-    return eights(whole_items(shape))
+def runs(shape: Shape, config: Config) -> Grid:
+    return eights(whole_items(shape), config)
 
 
 def in_parts(format: str) -> Callable[[Shape], int]:
@@ -117,32 +170,22 @@ def in_parts(format: str) -> Callable[[Shape], int]:
     return size
 
 
-def of_parts(format: str, size: int) -> int:
+def of_parts(format: str, size: int, config: Config) -> int:
     """Bytes of shared memory for tiles of so many rows and tokens."""
-    return STAGES * (2 * HALF * size * (1 + PARTS[format]) + 4 * (size if format == "F16" else 4))
+    staged = 2 * HALF * size * (1 + PARTS[format]) + 4 * (size if format == "F16" else 4)
+    return config["STAGES"] * staged
 
 
 def of_experts(shape: Shape) -> Grid:
-    """A warp for two rows of each expert's matrix and all its tokens, if there are any."""
-    rows, experts = -(-shape["out"] // (2 * FEW_WARPS)), shape["experts"]
-    return Grid((rows, experts, 1), FEW_WARPS * WARP) if shape["tokens"] else NOTHING
+    """A warp for some rows of each expert's matrix and all its tokens, if there are any."""
+    warps = EXPERT["FEW_WARPS"]
+    rows, experts = -(-shape["out"] // (EXPERT["EXPERT_ROWS"] * warps)), shape["experts"]
+    return Grid((rows, experts, 1), warps * WARP) if shape["tokens"] else NOTHING
 
 
 def rounded(shape: Shape) -> int:
     """Scratch for many tokens in bfloat16."""
     return -(-shape["tokens"] * shape["hidden"] // 2) if many(shape) else 0
-
-
-def launches(
-    source: str, signature: str, format: str, rows_of_warp: Mapping[int, int], **tiled: Tiles
-) -> tuple[Launch, ...]:
-    return (
-        *(
-            Launch(source, f"linear_{most}", signature, few(most, rows_of_warp), format)
-            for most in rows_of_warp
-        ),
-        *(Launch(source, name, signature, grid, format) for name, grid in tiled.items()),
-    )
 
 
 PACKS: dict[str, Planes | Codes] = {
@@ -158,32 +201,47 @@ PACKS: dict[str, Planes | Codes] = {
 }
 FLOATS = ("F32", "F16", "BF16")
 
+
+def launches(
+    source: str, signature: str, format: str, config: Config, **grids: Sized
+) -> tuple[Launch, ...]:
+    """Functions of a source, by their names."""
+    return tuple(
+        Launch(source, name, signature, grid, format, config=config) for name, grid in grids.items()
+    )
+
+
+def of_few(functions: Sequence[int]) -> dict[str, Sized]:
+    return {f"linear_{most}": few(most, functions) for most in functions}
+
+
 BLOCK_LAUNCHES = {
     name: launches(
-        "linear_blocks.cu", BLOCKS, name, FEW_OF_BLOCKS,
-        linear_tiles_64=tiles(64, most=LEAST_OF_128 - 1),
-        linear_tiles=tiles(128, least=LEAST_OF_128),
+        "linear_blocks.cu", BLOCKS, name, BLOCKED, **of_few(FEW_OF_BLOCKS),
+        linear_tiles_64=tiles(64), linear_tiles=tiles(128),
     )
     for name in PACKS
 }  # fmt: skip
 FLOAT_LAUNCHES = {
-    name: launches("linear_float.cu", OP.signature, name, FEW, linear_tiles=tiles(64))
+    name: launches(
+        "linear_float.cu", OP.signature, name, FLOAT, **of_few(FEW), linear_tiles=tiles_of_floats
+    )
     for name in FLOATS
 }
 TENSOR_LAUNCHES = {
-    name: (
-        Launch(ON_TENSOR_CORES, "linear_tensor_8", OP.signature, few_on_tensor_cores, name),
-        Launch(ON_TENSOR_CORES, "split_tokens", SPLIT, runs, name),
-        *launches(
-            ON_TENSOR_CORES, OF_PARTS, name, {},
-            linear_tiles_64=tiles(64, most=LEAST_OF_128 - 1, shared=of_parts(name, 64)),
-            linear_tiles=tiles(128, least=LEAST_OF_128, shared=of_parts(name, 128)),
-        ),
+    name: tuple(
+        launch
+        for signature, grids in (
+            (OP.signature, {"linear_tensor_8": few_on_tensor_cores}),
+            (SPLIT, {"split_tokens": runs}),
+            (OF_PARTS, {"linear_tiles_64": tiles(64, name), "linear_tiles": tiles(128, name)}),
+        )
+        for launch in launches("linear_tensor.cu", signature, name, TENSOR, **grids)
     )
     for name in PARTS
-}  # fmt: skip
+}
 EXPERT_LAUNCHES = {
-    name: Launch(source, "linear_experts", signature, of_experts, name)
+    name: Launch(source, "linear_experts", signature, of_experts, name, config=EXPERT)
     for source, signature, formats in (
         ("linear_experts_float.cu", linear_experts.OP.signature, FLOATS),
         ("linear_experts_blocks.cu", EXPERTS, PACKS),
@@ -191,8 +249,8 @@ EXPERT_LAUNCHES = {
     for name in formats
 }
 BF16_STAGES: tuple[Stage, ...] = (
-    *(Launch("linear_bf16.cu", f"linear_{n}", OP.signature, few(n, FEW), "BF16") for n in FEW),
-    Launch("linear_bf16.cu", "round_tokens", BFLOATS, eights, "BF16"),
+    *launches("linear_bf16.cu", OP.signature, "BF16", FLOAT, **of_few(FEW)),
+    *launches("linear_bf16.cu", BFLOATS, "BF16", FLOAT, round_tokens=eights),
     Product(PRODUCT, many),
 )
 BF16_PACKS = {"F32": Bfloats("F32"), "F16": Bfloats("F16"), "BF16": None}

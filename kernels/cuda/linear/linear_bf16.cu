@@ -2,10 +2,10 @@
 // are rounded by round_tokens, for cuBLAS.
 #include "linear_float.cuh"
 
-FEW(linear_1, true, 1, 2)
-FEW(linear_2, true, 2, 2)
-FEW(linear_4, true, 4, 4)
-FEW(linear_8, true, 8, 4)
+FEW(linear_1, true, 1, ROWS_OF_1)
+FEW(linear_2, true, 2, ROWS_OF_2)
+FEW(linear_4, true, 4, ROWS_OF_4)
+FEW(linear_8, true, 8, ROWS_OF_8)
 
 extern "C" __global__ void __launch_bounds__(256)
     round_tokens(const float* __restrict__ x, uint16_t* __restrict__ scratch, int tokens,

@@ -5,9 +5,9 @@
 extern "C" __global__ void FEW_BOUNDS(1, F::at_once)
     linear_1(const int8_t* q, const float* scale, const int32_t* total, const uint8_t* weight,
              float* out, int tokens, int hidden, int rows) {
-  __shared__ float partial[FEW_WARPS * PARTIAL<2, 1>];
-  const int first = static_cast<int>(blockIdx.x) * BLOCK_ROWS<2>;
-  few<1, 2>(q, scale, total, {weight, out, rows, first}, tokens, hidden, partial);
+  __shared__ float partial[FEW_WARPS * PARTIAL<ROWS_OF_1, 1>];
+  const int first = static_cast<int>(blockIdx.x) * BLOCK_ROWS<ROWS_OF_1>;
+  few<1, ROWS_OF_1>(q, scale, total, {weight, out, rows, first}, tokens, hidden, partial);
 }
 
 extern "C" __global__ void FEW_BOUNDS(8)

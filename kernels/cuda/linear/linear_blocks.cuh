@@ -114,7 +114,7 @@ static __device__ __forceinline__ void add_rows(float (&sums)[ROWS][TOKENS],
       }
     }
   };
-  for_chain<TOKENS <= 2 ? 2 : 1, LET_NEXT>(blocks, load, add);
+  for_chain<TOKENS <= 2 ? CHAIN_AHEAD : 1, LET_NEXT>(blocks, load, add);
 }
 
 template <int TOKENS, int ROWS>

@@ -10,7 +10,7 @@
 #pragma once
 #include "linear_blocks.cuh"
 
-constexpr int FEW_ROWS = 16, FEW_TOKENS = 8;
+constexpr int FEW_ROWS = ROWS_OF_8 * FEW_WARPS, FEW_TOKENS = 8;
 constexpr int OF_WARP = CHAINS / FEW_WARPS;  // chains per warp
 constexpr int HALF = OF_WARP / 2;            // blocks of a row per stage
 // Padded so that lanes write pieces to different banks.
@@ -31,7 +31,7 @@ struct FewScales {
 };
 
 union FewShared {
-  float of_lanes[FEW_WARPS * PARTIAL<FEW_ROWS / FEW_WARPS, FEW_TOKENS>];
+  float of_lanes[FEW_WARPS * PARTIAL<ROWS_OF_8, FEW_TOKENS>];
   struct {
     FewStage stages[FEW_STAGES];
     FewScales scales[2];
@@ -218,7 +218,7 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
                                                    const Rows& of, int tokens, int hidden,
                                                    FewShared& shared) {
 #if !defined(HOST) && __CUDA_ARCH__ < 800  // no int8 mma.sync of these shapes
-  few<FEW_TOKENS, FEW_ROWS / FEW_WARPS>(q, scale, total, of, tokens, hidden,
+  few<FEW_TOKENS, ROWS_OF_8>(q, scale, total, of, tokens, hidden,
                                         shared.of_lanes);
 #else
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, blocks = hidden / BLOCK;

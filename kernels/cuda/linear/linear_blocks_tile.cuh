@@ -10,7 +10,6 @@
 #pragma once
 #include "linear_blocks.cuh"
 
-constexpr int STAGES = 3;
 constexpr int WARP_ROWS = 32;
 
 template <int ROW_WARPS, int N>

@@ -3,9 +3,6 @@
 #pragma once
 #include "linear.cuh"
 
-constexpr int MOST = 8;         // tokens at a time
-constexpr int EXPERT_ROWS = 2;  // per warp
-
 // Start of `partial` for a single token, such that each warp stays within its own part for MOST
 // tokens, since other warps may still use theirs.
 static __device__ __forceinline__ float* of_one(float* partial) {

@@ -1,10 +1,10 @@
 // linear with F32, F16 and BF16 weights in float32, without tensor cores.
 #include "linear_float.cuh"
 
-FEW(linear_1, false, 1, 2)
-FEW(linear_2, false, 2, 2)
-FEW(linear_4, false, 4, 4)
-FEW(linear_8, false, 8, 4)
+FEW(linear_1, false, 1, ROWS_OF_1)
+FEW(linear_2, false, 2, ROWS_OF_2)
+FEW(linear_4, false, 4, ROWS_OF_4)
+FEW(linear_8, false, 8, ROWS_OF_8)
 
 // Many tokens: tiles in shared memory, a register tile of THREAD_ROWS x THREAD_TOKENS per thread.
 constexpr int THREAD_ROWS = 8, THREAD_TOKENS = 4;

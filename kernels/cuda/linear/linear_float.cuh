@@ -102,7 +102,7 @@ static __device__ __forceinline__ void few(const float* __restrict__ x,
         for (int k = 0; k < EIGHT; ++k) sums[r][t] = fmaf(w[r][k], v[k], sums[r][t]);
     }
   };
-  for_chain<TOKENS <= 2 ? 2 : 1>(items_of(hidden), load, add);
+  for_chain<TOKENS <= 2 ? CHAIN_AHEAD : 1>(items_of(hidden), load, add);
   add_chains(sums, partial + warp * PARTIAL<ROWS, TOKENS>, out, tokens, rows, row);
 }
 

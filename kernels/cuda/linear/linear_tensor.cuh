@@ -13,9 +13,9 @@
 using f16 = half_t;
 using bf16 = bfloat_t;
 using T = FORMAT;
-constexpr int ITEM = 64, HALF = ITEM / 2;  // elements
-constexpr int RUN = 8;                     // elements in 16 bytes
-constexpr int PARTS = T::PARTS;            // per activation
+constexpr int HALF = ITEM / 2;   // elements
+constexpr int RUN = 8;           // elements in 16 bytes
+constexpr int PARTS = T::PARTS;  // per activation
 constexpr bool SCALED = PARTS == 2;
 
 static __device__ __forceinline__ int items_of(int hidden) { return (hidden + ITEM - 1) / ITEM; }
@@ -85,17 +85,16 @@ static __device__ __forceinline__ float unless_nan(float sum, const float* __res
   return sum;
 }
 
-// Up to eight tokens: a thread block computes 16 rows. Each of its warps multiplies every eighth
-// item, from its own cp.async pipeline of AHEAD items (zeros past the end). A lane splits
-// activations of token g and gets products of rows g and g + 8 by tokens 2t and 2t + 1; these go
-// through shared memory, where each thread of the first four warps adds the halves of one row and
-// token, while the others multiply.
-constexpr int FEW_ROWS = 16, FEW_TOKENS = 8, FEW_SUMS = FEW_ROWS * FEW_TOKENS;
-constexpr int TENSOR_WARPS = 8;
-constexpr int FEW_STAGES = 3, AHEAD = FEW_STAGES - 1;
+// Up to eight tokens: a thread block computes 16 rows. Each of its warps multiplies every
+// TENSOR_WARPS-th item, from its own cp.async pipeline of AHEAD items (zeros past the end). A lane
+// splits activations of token g and gets products of rows g and g + 8 by tokens 2t and 2t + 1;
+// these go through shared memory, where each thread of the first four warps adds the halves of one
+// row and token, while the others multiply.
+constexpr int FEW_TOKENS = 8, FEW_SUMS = FEW_ROWS * FEW_TOKENS;
+constexpr int AHEAD = FEW_STAGES - 1;
 constexpr int FEW_HALVES = 2 * TENSOR_WARPS;  // per iteration
 
-#define FEW_ON_TENSOR_CORES __launch_bounds__(TENSOR_WARPS * WARP, 3)
+#define FEW_ON_TENSOR_CORES __launch_bounds__(TENSOR_WARPS * WARP, FEW_AT_ONCE)
 
 // Halves found in one iteration, and what scales them back.
 struct Found {

@@ -5,7 +5,6 @@
 #pragma once
 #include "linear_tensor.cuh"
 
-constexpr int STAGES = 3;
 constexpr int WARP_ROWS = 32;
 constexpr int RUNS = HALF / RUN;
 

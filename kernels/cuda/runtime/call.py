@@ -38,7 +38,7 @@ def calls(
         if isinstance(stage, Product):
             if stage.when(shape):
                 found.append(partial(device.multiply, stage.factors(arguments, shape)))
-        elif not (grid := stage.grid(shape)).empty:
+        elif not (grid := stage.at(shape)).empty:
             found.append(partial(device.launch, stage, grid, stage.values(arguments, shape)))
     return found
 

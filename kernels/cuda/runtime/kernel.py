@@ -1,7 +1,7 @@
 """A CUDA kernel: one op in one variant and format, and what it has a device do."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernels.cuda.formats.packing import Bfloats, Codes, Planes
 from kernels.cuda.runtime.current import current
@@ -9,6 +9,7 @@ from kernels.cuda.runtime.device import OLDEST, Device, DeviceError
 from kernels.cuda.runtime.launch import Launch
 from kernels.cuda.runtime.product import Product, Stage
 from kernels.kernel import any_shape
+from kernels.knob import Knob, Values
 from kernels.provenance import fingerprint_of
 from reference.op import Op, Shape
 from reference.table import OPS
@@ -56,6 +57,24 @@ class CudaKernel:
     def multiplies(self) -> bool:
         """Whether it needs the device's library."""
         return any(isinstance(stage, Product) for stage in self.stages)
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        """Constants of its launches that may be chosen."""
+        return tuple(dict.fromkeys(k for launch in self.launches for k in launch.config.knobs))
+
+    def tuned(self, values: Values) -> "CudaKernel":
+        """The same row with these values of its knobs: other machine code, whose certificate is its
+        own."""
+        return replace(
+            self,
+            stages=tuple(
+                replace(stage, config=stage.config.choosing(values))
+                if isinstance(stage, Launch)
+                else stage
+                for stage in self.stages
+            ),
+        )
 
     def lacks(self, device: Device) -> list[str]:
         """What it needs and a device lacks."""

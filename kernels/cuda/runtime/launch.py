@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from kernels.cuda.formats import grids
+from kernels.cuda.runtime.config import HEADER, NO_CONSTANTS, Config
 from kernels.provenance import fingerprint_of
 from reference.op import DTYPES, Argument, Shape, parse_signature
 
@@ -90,28 +91,35 @@ def ours() -> dict[str, Path]:
 
 @cache
 def sources(name: str, folder: Path) -> tuple[tuple[str, str], ...]:
-    """A file of a folder and all that it includes, as (name, text), sorted; third-party files may
-    include ours."""
+    """A file of a folder and all that it includes but its constants, as (name, text), sorted;
+    third-party files may include ours."""
     where = folder / name if (folder / name).exists() else ours().get(name, folder / name)
     text = MADE[name]() if name in MADE else where.read_text()
     found = {name: text}
     for included in _INCLUDE.findall(text):
-        found |= dict(sources(included, folder))
+        if included != HEADER:
+            found |= dict(sources(included, folder))
     return tuple(sorted(found.items()))
 
 
 @dataclass(frozen=True)
 class Launch:
     """A function of NAME.cu, compiled for a `format` where it has one: the word FORMAT in its
-    source. `grid(shape)` gives the launch configuration for the sizes that the signature names;
-    `folder` contains the source and its includes."""
+    source. `grid(shape)`, or `grid(shape, config)` where there are knobs, gives the launch
+    configuration for the sizes that the signature names; `folder` contains the source and its
+    includes, `config` the constants that they include as config.cuh."""
 
     source: str
     function: str
     signature: str
-    grid: Callable[[Shape], Grid]
+    grid: Callable[..., Grid]
     format: str = ""
     folder: Path = FOLDER
+    config: Config = NO_CONSTANTS
+
+    def at(self, shape: Shape) -> Grid:
+        """The launch configuration at these sizes."""
+        return self.grid(shape, self.config) if self.config.knobs else self.grid(shape)
 
     @property
     def name(self) -> str:
@@ -153,7 +161,8 @@ class Launch:
     @property
     def files(self) -> dict[str, str]:
         """Its source and all that it includes, by name."""
-        return dict(sources(self.source, self.folder))
+        made = {HEADER: self.config.header} if self.config.constants else {}
+        return dict(sources(self.source, self.folder)) | made
 
     @cached_property
     def digest(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernels.cache import keep, place_of, read, say
 from kernels.cuda.runtime.device import DeviceError
-from kernels.cuda.runtime.launch import Launch, sources
+from kernels.cuda.runtime.launch import Launch
 from kernels.cuda.runtime.nvrtc_process import CompileError, Compiler
 
 OPTIONS = ("--std=c++17", "-default-device", "--ptxas-options=-v")
@@ -56,7 +56,7 @@ def tools() -> dict[str, str]:
 def compiled(launch: Launch, capability: int) -> Compiled:
     """Compile for GPUs of a compute capability, e.g. 90; DeviceError with the compiler's first
     error."""
-    cubin, log = _program(launch.source, launch.folder, launch.defines, capability)
+    cubin, log = _program(launch, capability)
     return Compiled(cubin, *_resources(launch, log))
 
 
@@ -69,7 +69,7 @@ def kept(launch: Launch, capability: int) -> Path:
         if code is not None:
             say(f"{name} in the cache folder is damaged or another's: it is compiled anew")
         # not `compiled`: a compiler with another log format compiles nonetheless
-        code, log = _program(launch.source, launch.folder, launch.defines, capability)
+        code, log = _program(launch, capability)
         keep(f"{name}.log", log.encode())
         keep(name, code)
         keep(f"{name}.sha256", _digest(name, code))
@@ -96,19 +96,20 @@ def _digest(name: str, code: bytes) -> bytes:
     return hashlib.sha256(name.encode() + b"\0" + code).hexdigest().encode()
 
 
-@cache
-def _program(
-    source: str, folder: Path, defines: tuple[str, ...], capability: int
-) -> tuple[bytes, str]:
-    """Machine code of all functions of a source, and the compiler's log."""
-    options = (*OPTIONS, f"-arch=sm_{capability}", *defines)
-    try:
-        return _COMPILER.compiled(source, dict(sources(source, folder)), options)
-    except CompileError as error:
-        named = " ".join((source, *defines))
-        raise DeviceError(f"{named} does not compile for sm_{capability}: {error}") from None
+def _program(launch: Launch, capability: int) -> tuple[bytes, str]:
+    """Machine code of all functions of its source, and the compiler's log."""
+    key = launch.source_digest, capability
+    if key not in _PROGRAMS:
+        options = (*OPTIONS, f"-arch=sm_{capability}", *launch.defines)
+        try:
+            _PROGRAMS[key] = _COMPILER.compiled(launch.source, launch.files, options)
+        except CompileError as error:
+            named = " ".join((launch.source, *launch.defines))
+            raise DeviceError(f"{named} does not compile for sm_{capability}: {error}") from None
+    return _PROGRAMS[key]
 
 
+_PROGRAMS: dict[tuple[str, int], tuple[bytes, str]] = {}
 _COMPILER = Compiler()
 
 

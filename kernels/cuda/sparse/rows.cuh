@@ -2,9 +2,8 @@
 // through shared memory; lanes load 16 bytes if rows are aligned, else bytes, with the same bits.
 #pragma once
 #include "chains.cuh"
+#include "config.cuh"
 
-constexpr int WARPS = 8;  // per thread block
-constexpr int ROWS = 2;   // per warp: one load of x serves both
 
 // A weight whose neurons' rows are in slots.
 struct Weight {

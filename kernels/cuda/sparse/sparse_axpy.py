@@ -5,6 +5,7 @@ Neurons are split among blocks, whose sums a second launch merges. For many toke
 enough, each block does all splits by itself, in the same order.
 """
 
+from kernels.cuda.runtime.config import Config, constant
 from kernels.cuda.runtime.launch import Grid, Launch, items
 from reference.formats import FORMATS
 from reference.op import Shape
@@ -14,14 +15,18 @@ SIGNATURE = (
     " slots: i32[neurons], scratch: f32[tokens hidden] -> out: f32[tokens hidden]"
 )
 MERGE = "scratch: f32[tokens hidden], rows: i32[neurons] -> out: f32[tokens hidden]"
-COLUMNS = 256  # and threads, of a block
+CONFIG = Config((
+    constant("WIDTH", 256, "columns of a block, and its threads"),
+    constant("SPLITS", 32, "at most"),
+    constant("SPLIT", 512, "neurons of one, at least"),
+))  # fmt: skip
+WIDTH = CONFIG["WIDTH"]
 MANY = 64  # tokens beyond which there are blocks enough
 OWN = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K")  # formats with pieces of their own
 
 
 def splits(shape: Shape) -> int:
-    """As in sparse_axpy.cuh."""
-    return max(1, min(32, shape["neurons"] // 512))
+    return max(1, min(CONFIG["SPLITS"], shape["neurons"] // CONFIG["SPLIT"]))
 
 
 def merged(shape: Shape) -> int:
@@ -36,7 +41,7 @@ def partials(shape: Shape) -> int:
 
 
 def _grid(shape: Shape, chunks: int) -> Grid:
-    return Grid((-(-shape["hidden"] // COLUMNS), merged(shape) or 1, chunks), COLUMNS)
+    return Grid((-(-shape["hidden"] // WIDTH), merged(shape) or 1, chunks), WIDTH)
 
 
 def one(shape: Shape) -> Grid:
@@ -56,14 +61,17 @@ def any_four(shape: Shape) -> Grid:
 
 def each_output(shape: Shape) -> Grid:
     """A thread for each output, if there are sums to merge."""
-    return items("tokens", "hidden")(shape) if merged(shape) else Grid((0, 1, 1), COLUMNS)
+    return items("tokens", "hidden")(shape) if merged(shape) else Grid((0, 1, 1), WIDTH)
 
 
 def _launches(format: str) -> tuple[Launch, ...]:
     wanted = ((1, one), (4, four)) if format in OWN else ((4, any_four),)
     return (
-        *(Launch("sparse_axpy.cu", f"sparse_axpy_{n}", SIGNATURE, g, format) for n, g in wanted),
-        Launch("sparse_axpy_merge.cu", "sparse_axpy_merge", MERGE, each_output),
+        *(
+            Launch("sparse_axpy.cu", f"sparse_axpy_{n}", SIGNATURE, grid, format, config=CONFIG)
+            for n, grid in wanted
+        ),
+        Launch("sparse_axpy_merge.cu", "sparse_axpy_merge", MERGE, each_output, config=CONFIG),
     )
 
 

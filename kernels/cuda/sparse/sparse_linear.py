@@ -1,7 +1,8 @@
 """sparse_linear on a GPU: the rows of active neurons in the file's layout, `stride` bytes apart,
 each read once for up to eight tokens. A token's result does not depend on the others."""
 
-from kernels.cuda.runtime.launch import Grid, Launch
+from kernels.cuda.runtime.config import Config, constant
+from kernels.cuda.runtime.launch import WARP, Grid, Launch
 from reference.op import Shape
 
 REST = (
@@ -10,7 +11,10 @@ REST = (
 )
 FLOAT = "x: f32[tokens hidden]," + REST
 INT8 = "q: i8[tokens hidden], scale: f32[tokens hidden/32], total: i32[tokens hidden/32]," + REST
-WARPS, ROWS = 8, 2  # as in rows.cuh
+CONFIG = Config((
+    constant("WARPS", 8, "of a block"),
+    constant("ROWS", 2, "of a warp: one load of x serves both"),
+))  # fmt: skip
 
 
 def one(shape: Shape) -> Grid:
@@ -25,12 +29,13 @@ def eight(shape: Shape) -> Grid:
 
 def _grid(shape: Shape, times: int) -> Grid:
     """Only the GPU knows how many neurons are active: blocks for all."""
-    return Grid((-(-shape["neurons"] // (WARPS * ROWS)), times, 1), 32 * WARPS)
+    warps, rows = CONFIG["WARPS"], CONFIG["ROWS"]
+    return Grid((-(-shape["neurons"] // (warps * rows)), times, 1), WARP * warps)
 
 
 def _launches(source: str, signature: str, format: str) -> tuple[Launch, ...]:
     return tuple(
-        Launch(source, f"sparse_linear_{tokens}", signature, grid, format)
+        Launch(source, f"sparse_linear_{tokens}", signature, grid, format, config=CONFIG)
         for tokens, grid in ((1, one), (8, eight))
     )
 
