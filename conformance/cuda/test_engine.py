@@ -317,6 +317,46 @@ def test_gpu_and_cpu_neurons_run_concurrently(tmp_path):
             assert f"blk.{i}.sides" in labels[cold + 1]
 
 
+class Timeline(Watched):
+    """What a step does, in order: each launch, copies to the host as they begin, and as they are
+    waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+
+    def launch(self, launch, grid, values):
+        self.order += [] if grid.empty else [launch.function]
+        super().launch(launch, grid, values)
+
+    def ask(self, buffer):
+        self.order.append("asked")
+        found = super().ask(buffer)
+
+        def wait():
+            self.order.append("waited")
+            return found()
+
+        return wait
+
+
+def test_the_gpu_goes_on_while_values_are_copied(tmp_path):
+    """Of a step of one token, the GPU's neurons of each block are launched between the moment at
+    which the CPU's inputs are asked for and the one at which they are waited for."""
+    small, device = SMALL_MODELS["F32"], Timeline()
+    path, budget = with_neurons_on_the_gpu(small, tmp_path, {0: 0.5, 1: 0.5})
+    with taking_the_place(device), on_gpu(path, vram_budget=budget, kv_format="F32") as model:
+        rows(model, [1])
+        device.order.clear()
+        rows(model, [2])
+    waited = [i for i, what in enumerate(device.order) if what == "waited"]
+    before = [max(i for i, w in enumerate(device.order[:at]) if w == "asked") for at in waited]
+    beside = {i for a, w in zip(before, waited, strict=True) for i in range(a, w)}
+    of_neurons = [i for i, what in enumerate(device.order) if what == "sparse_axpy_1"]
+    assert len(of_neurons) == small.blocks
+    assert beside.issuperset(of_neurons)
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_greedy_text_downloads_no_logits(n, tmp_path):
     """Text and log-probabilities equal those computed from downloaded logits; logits stay on the

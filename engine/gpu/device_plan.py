@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
+
 from engine.compile.plan import shape_of
 from engine.gpu.layout import Layout
 from engine.gpu.memory import DeviceRows, Uploaded, Weight, caches, uploaded
@@ -107,7 +109,17 @@ class DevicePlan:
         self._device.write(self.buffer(value), array)
 
     def read(self, value: Value, array: Array) -> None:
+        """Wait for a value that was made here."""
         self._device.read(self.buffer(value), array)
+
+    def ask(self, value: Value, array: Array) -> Call:
+        buffer = self.buffer(value)
+        waits = self._device.ask(buffer.at(0, array.nbytes))
+
+        def wait() -> None:
+            array.view(np.uint8)[:] = waits()
+
+        return wait
 
     def run(self, part: int) -> None:
         """Launch a part without waiting for it."""

@@ -1,7 +1,7 @@
 """A step whose parts run on a GPU and on the CPU's threads, in sequence or in parallel."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, chain, count
 from typing import Protocol
 
@@ -29,8 +29,8 @@ class Side(Protocol):
     def run(self, part: int) -> None:
         """Start the side's part of this index, which need not be finished on return."""
 
-    def read(self, value: Value, array: Array) -> None:
-        """Wait for a value that was made here."""
+    def ask(self, value: Value, array: Array) -> Callable[[], None]:
+        """Start to copy a value that was made here; what is given waits until `array` has it."""
 
     def set(self, label: str, name: str, value: float) -> None:
         """Set a scalar of a node, if it is here, from the next step on."""
@@ -93,30 +93,35 @@ class Hybrid:
             side.set(label, name, value)
 
     def run(self) -> None:
-        """Run one step with the current sizes and inputs; the result is complete on return."""
+        """Run one step with the current sizes and inputs; the result is complete on return.
+
+        A value is waited for where the other side needs it: the GPU goes on with a part that runs
+        beside the CPU's while it is copied.
+        """
         numbers = {on_gpu: count() for on_gpu in self._sides}
+        waits: dict[str, Callable[[], None]] = {}
         for part in self.partition.parts:
             side = self._sides[part.on_gpu]
             for value in part.takes:
+                if wait := waits.pop(value.name, None):
+                    wait()
                 side.write(value, self._held(value))
             side.run(next(numbers[part.on_gpu]))
             for value in part.gives:
-                if value != self.partition.result:
-                    self._read(value, part.on_gpu)
-            if self.partition.result in part.gives:
-                self._stayed = part.on_gpu
+                if value == self.partition.result:
+                    self._stayed = part.on_gpu
+                elif (held := self._held(value)).size:
+                    waits[value.name] = side.ask(value, held)
 
     @property
     def logits(self) -> Array:
         """The result of the last step, float32 [outputs, vocab], with capacity for more outputs."""
         if self._stayed:
-            self._read(self.partition.result, on_gpu=True)
+            result = self.partition.result
+            if (held := self._held(result)).size:
+                self.device_plan.read(result, held)
             self._stayed = False
         return self._crossing[crossed(self.partition.result).name]
-
-    def _read(self, value: Value, on_gpu: bool) -> None:
-        if (held := self._held(value)).size:
-            self._sides[on_gpu].read(value, held)
 
     def _held(self, value: Value) -> Array:
         """The part of a crossing value that a step of these sizes uses."""
