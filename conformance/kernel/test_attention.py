@@ -1,5 +1,7 @@
 """How attention kernels divide a token's cells into chunks, and how they are called."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -66,7 +68,7 @@ def test_chunks_divided_among_any_threads_give_the_same_bits(kernel):
 
 
 @each("attention", formats=("F16", "F32"), target="cuda")
-def test_persistent_blocks_have_the_bits_of_one_block_per_chunk(kernel, monkeypatch):
+def test_persistent_blocks_have_the_bits_of_one_block_per_chunk(kernel):
     """For any number of GPU blocks that share the chunks of two sequences, in any order of
     prefetching, the bits are those of one block for each chunk."""
     for head_dim in (64, 128) if kernel.variant == "tensor" else (64, 256):
@@ -75,10 +77,11 @@ def test_persistent_blocks_have_the_bits_of_one_block_per_chunk(kernel, monkeypa
         inputs["spans"] = np.array([[0, 0, 773], [1, 3, 700], [1, 3, 640]], np.int32)
         apart = run(kernel, **inputs)
         for blocks in (1, 2, 5):
-            monkeypatch.setattr(cuda, "BLOCKS", blocks)
-            monkeypatch.setattr(cuda, "TENSOR_BLOCKS", blocks)
-            assert_array_equal(run(kernel, **inputs), apart)
-        monkeypatch.undo()
+            few = [
+                replace(stage, config=replace(stage.config, chosen=(("BLOCKS", blocks),)))
+                for stage in kernel.stages
+            ]
+            assert_array_equal(run(replace(kernel, stages=tuple(few)), **inputs), apart)
 
 
 def test_chunk_sizes_are_those_of_the_bound():

@@ -8,7 +8,7 @@ on other rows: its sum of weights has sixteen lanes, each a chain over its cells
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import int64, njit
 
 from kernels.cpu.attention.attention_sums import (
     ASKED,
@@ -44,8 +44,13 @@ from kernels.cpu.isa.simd import (
     zero,
 )
 from kernels.cpu.isa.simd_exp import exp, exp_of_negative
-from kernels.cpu.isa.simd_shuffle import first_lanes, stack
-from kernels.cpu.runtime.closures import inner
+from kernels.cpu.isa.simd_shuffle import (
+    first_lanes,
+    stack,
+    store_columns,
+    transpose_quarters,
+)
+from kernels.cpu.runtime.closures import inlined, inner
 from kernels.cpu.runtime.share import arguments
 from reference.attention.attention import OP
 from reference.formats import FORMATS
@@ -175,17 +180,37 @@ def find_rows(bases, at, cells, first, count, row_bytes, start, pieces):
             row, piece = row + 1, 0
 
 
+@inlined
+def transpose_four(q, starts, i, d):
+    """Elements d to d + 15 of four rows, by columns."""
+    return transpose_quarters(
+        load(f32x16, q, load(int64, starts, i) + d),
+        load(f32x16, q, load(int64, starts, i + 1) + d),
+        load(f32x16, q, load(int64, starts, i + 2) + d),
+        load(f32x16, q, load(int64, starts, i + 3) + d),
+    )
+
+
 @inner
 def load_queries(args, workspace, t0, t1, h0, h1):
-    """Copy a tile's queries to its workspace: -> the most cells that one of its tokens sees."""
+    """Copy a tile's queries to its workspace: -> the most cells that one of its tokens sees.
+
+    Eight rows are transposed at a time, sixteen elements of each; behind the last row it stands for
+    itself. A column is stored as sixteen floats, of which the next store overwrites the surplus."""
     q, _, _, _, spans, _, _, _, _, _, _, _, _ = arguments(args, SIGNATURE)
-    head_dim, most = q.shape[2], 0
+    (_, heads, head_dim), most, width = q.shape, 0, h1 - h0
     for t in range(t0, t1):
         most = max(most, spans[t, 2] - spans[t, 1])
-        for h in range(h0, h1):
-            query = query_of((t - t0) * (h1 - h0) + h - h0)
-            for d in range(head_dim):
-                workspace[query + 8 * d] = q[t, h, d]
+    starts, rows = stack(np.int64, 8), (t1 - t0) * width
+    for first in range(0, rows, 8):
+        for i in range(8):
+            row = min(first + i, rows - 1)
+            starts[i] = ((t0 + row // width) * heads + h0 + row % width) * head_dim
+        for d in range(0, head_dim, 16):
+            upper = transpose_four(q, starts, 0, d)
+            lower = transpose_four(q, starts, 4, d)
+            to = query_of(first) + 8 * d
+            store_columns(upper, lower, lower, lower, workspace, to, 8)
     return most
 
 
