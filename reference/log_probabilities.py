@@ -61,8 +61,8 @@ def kl_divergence(logits: Array, codes: Array, line: Array) -> Array:
     that count, which may be slightly negative.
     """
     base, fitted = decoded(codes, line), logits.astype(np.float64)
-    top = fitted.max()
-    fitted = fitted - (top + np.log(np.exp(fitted - top).sum()))
+    fitted -= fitted.max()  # first, or a large one would swallow the logarithm
+    fitted -= np.log(np.exp(fitted).sum())
     counts = base > FORGOTTEN
     p = np.exp(base[counts])
     return np.array([np.sum(p * (base[counts] - fitted[counts]))])

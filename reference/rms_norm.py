@@ -68,8 +68,8 @@ def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     element times the row's factor may underflow, before the weight multiplies it.
     """
     x, out = inputs["x"].astype(np.float64), expected["out"]
-    flushed = 2 * TINY / ((x**2).mean(axis=-1, keepdims=True) + inputs["eps"])
-    lost = np.where(flushed <= 0.5, np.abs(out) * flushed, np.inf)
+    square = (x**2).mean(axis=-1, keepdims=True) + inputs["eps"]
+    lost = np.where(square >= 4 * TINY, np.abs(out) * (2 * TINY / np.maximum(square, TINY)), np.inf)
     growth = relative(out, (x.shape[1] + 1) / 2 + 6)
     return {"out": growth + lost + TINY * np.abs(inputs["weight"])}
 

@@ -26,7 +26,7 @@ CHANGES: dict[str, tuple[tuple[str, str, str], list[str]]] = {
         [ROUNDING, LINEAR_Q4_0],  # runs after ROUNDING
     ),
     "rows-of-a-warp": (
-        ("kernels/cuda/linear/linear.py", "FEW = {1: 2, 2: 2,", "FEW = {1: 2, 2: 4,"),
+        ("kernels/cuda/linear/linear.py", '"ROWS_OF_1", ROWS, 2', '"ROWS_OF_1", ROWS, 4'),
         [LINEAR_F32, LINEAR_Q4_0, LINEAR_BF16],
     ),
     "when-there-are-many": (
@@ -43,10 +43,10 @@ CHANGES: dict[str, tuple[tuple[str, str, str], list[str]]] = {
         [LINEAR_BF16],
     ),
     "shared-memory": (
-        ("kernels/cuda/attention/attention.py", "PIECE_BYTES = 3, 64", "PIECE_BYTES = 3, 32"),
+        ("kernels/cuda/attention/attention.py", "(32, 64), 64,", "(32, 64), 32,"),
         [ATTENTION, TENSOR],
     ),
-    "scratch": (("kernels/cuda/sparse/sparse_axpy.py", "// 512", "// 256"), [AXPY]),
+    "scratch": (("kernels/cuda/sparse/sparse_axpy.py", '"SPLIT", 512', '"SPLIT", 256'), [AXPY]),
     "what-it-takes": (
         ("kernels/cuda/attention/attention.py", "TENSOR_HEADS = (64, 128)", "TENSOR_HEADS = (64,)"),
         [ATTENTION, TENSOR],

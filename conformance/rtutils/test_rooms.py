@@ -31,10 +31,10 @@ ROOMS = {
 # Lines of Python that a room may have. Who needs more raises the number and says why; who deletes
 # lowers it. In all 72,000 are wanted, of which bench may have 12,000 and conformance 24,000.
 LINES = {
-    "reference": 17_325,
+    "reference": 17_330,
     "kernels": 28_070,
-    "engine": 33_910,
-    "conformance": 41_580,
+    "engine": 33_930,
+    "conformance": 41_620,
     "bench": 27_730,
     "data": 2_720,
     "assay": 325,

@@ -16,6 +16,7 @@ from reference.op import Array
 OPTIONS = {"threads": 1, "context": 44, "batch": 12}
 WORDS = ["the cat sat", "the cat ran", "a dog", "the cat sat on the mat", "dog", "mat", "on"]
 TOO_LONG = letters("q" * 45)
+SOME = SamplingParams(max_tokens=8, ignore_eos=True)  # or a text may be empty
 ENDLESS = SamplingParams(max_tokens=None, temperature=0, logit_bias={EOS: -np.inf})
 
 
@@ -107,7 +108,7 @@ def test_a_prompt_that_fails_raises(spelling):
                 pass
         with pytest.raises(KeyError, match="mine"):
             await engine.generate("cat", SamplingParams(logits_processors=[broken]))
-        assert (await engine.generate("cat")).text
+        assert (await engine.generate("cat", SOME)).text
 
     serve(spelling, program)
 
@@ -182,7 +183,7 @@ def test_cancellation(spelling, how):
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-        assert (await engine.generate("cat")).text
+        assert (await engine.generate("cat", SOME)).text
         assert not engine._answers
 
     serve(spelling, program)
@@ -220,7 +221,7 @@ def test_another_generation_ends_pending_answers(spelling):
         engine.engine.begin()
         with pytest.raises(BusyError, match=r"^another generation has begun on the same engine$"):
             await answer.result()
-        assert (await engine.generate("cat")).text
+        assert (await engine.generate("cat", SOME)).text
 
     serve(spelling, program)
 
@@ -239,7 +240,7 @@ def test_a_failed_step_ends_active_tasks(spelling, monkeypatch):
         for answer in answers[3:]:
             with pytest.raises(RuntimeError, match="out of order"):
                 await answer.result()
-        assert (await engine.generate("cat")).text
+        assert (await engine.generate("cat", SOME)).text
 
     serve(spelling, program)
 
@@ -252,7 +253,7 @@ def test_answers_of_a_closed_loop_are_dropped(spelling):
         engine.submit("a cat", SamplingParams(max_tokens=None, n=400, ignore_eos=True))
 
     async def ask() -> str:
-        return (await engine.generate("cat")).text
+        return (await engine.generate("cat", SOME)).text
 
     asyncio.run(ask_and_go())
     assert asyncio.run(asyncio.wait_for(ask(), 60))
