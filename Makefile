@@ -94,7 +94,7 @@ report: $(VENV)/.installed-dev
 
 # On a machine with a GPU: kernels judged, measured, peers (docs: python -m bench.gpu_check --help).
 # Nothing is installed; without the environment above it takes what Python there is. FOLDER gets what
-# is found, by default gpu-check in ASSAY_RESULTS or here.
+# is found, by default gpu-check in ASSAY_RESULTS or here. With KNOBS=1 knobs are measured instead.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 gpu-check:
 	$(GPU_PYTHON) -m bench.gpu_check $(if $(FOLDER),-o $(FOLDER)) $(if $(KNOBS),--knobs) \

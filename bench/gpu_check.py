@@ -7,8 +7,8 @@ ones, runs some under compute-sanitizer, compares the engine's logits with the C
 products of Llama-2-7B for one token and for 2,048, attention at 32,768 cells, PowerInfer's ops, and
 the kernels of whole decoding steps, beside what the GPU allows and beside peers. With --model the
 engine decodes with the file, whose shape is one of data/shapes.toml. With --knobs it does something
-else: at the same sizes it measures each other value of our kernels' knobs, which have to give the
-same bits, in turns with the defaults, and says which are faster.
+else: it measures each other value of our kernels' knobs, which have to give the same bits, in turns
+with the defaults, and says which are faster.
 
 It needs NumPy, Numba and CuPy; what else is missing costs only the part that needs it, and is said.
 FOLDER gets a log, certificates and measurements as JSON lines: three files. By default it is

@@ -30,6 +30,11 @@ class Knob:
     tokens: tuple[int, ...] = (1,)
     crossover: bool = False
 
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Its values but for the default."""
+        return tuple(value for value in self.values if value != self.default)
+
     def alike(self, tokens: int) -> list[tuple[int, ...]]:
         """Its values, those together with which a step of so many tokens does the same."""
         if not self.crossover:

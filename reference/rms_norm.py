@@ -63,9 +63,10 @@ def indices_with_last(rng: np.random.Generator, size: int, count: int) -> Array:
 def bound(inputs: Arguments, expected: dict[str, Array]) -> dict[str, Array]:
     """The sum of squares has gamma(hidden + 1), halved by the root; six more roundings follow.
 
-    Squares and their sums below the normal range may be flushed, together 2 TINY of their mean. A
-    share of it up to a half changes 1 / sqrt by no more than that; beyond, nothing is known. An
-    element times the row's factor may underflow, before the weight multiplies it.
+    What underflows, of the squares and of their sums, may be flushed: at most 2 TINY of the mean.
+    Losing a share of the mean up to a half changes 1 / sqrt by no more than that share; beyond it
+    any number passes. An element times the row's factor may underflow, before the weight multiplies
+    it.
     """
     x, out = inputs["x"].astype(np.float64), expected["out"]
     square = (x**2).mean(axis=-1, keepdims=True) + inputs["eps"]

@@ -27,6 +27,7 @@ HOME = "bench.cuda.jobs:Worker"
 CELLS, PROMPT = 32768, 2048
 STEPS = (("tinyllama-1.1b", "Q4_0"), ("llama-2-7b", "F16"), ("llama-2-7b", "Q4_0"))
 FEW = 8  # tokens, as of a draft
+TOKENS_OF_KNOBS = (1, 2, 4, 8, 64, 128, 256, 512, PROMPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +94,10 @@ def jobs_of_goals() -> list[Job]:
 
 
 def jobs(models: Mapping[str, Path] | None) -> list[Job]:
-    """All of them, the same in every process; those of goals first. Of no models the knobs, at the
-    sizes that goals are of."""
+    """All of them, the same in every process; those of goals first. If `models` is None,
+    the knobs instead."""
     if models is None:
-        return [of_knobs(case) for case in main_cases(read().models["llama-2-7b"])]
+        return [of_knobs(case) for case in knob_cases(read().models["llama-2-7b"])]
     engines = [of_engine(name, path) for name, path in models.items()]
     further = map(of_op, further_cases(read().models["llama-2-7b"]))
     return [*jobs_of_goals(), *engines, *further]
@@ -114,6 +115,14 @@ def main_cases(llama: ModelShape) -> Iterator[OpCase]:
     for kind in GEMV:
         for size in cases.shapes_of(llama, output=False):
             yield cases.linear(f"{FEW} tokens", kind, FEW, *size)
+
+
+def knob_cases(llama: ModelShape) -> Iterator[OpCase]:
+    """The largest matrix in steps of as many tokens as knobs show in; attention of a token."""
+    yield cases.attention(llama, "F16", CELLS)
+    for tokens in TOKENS_OF_KNOBS:
+        for kind in GEMV:
+            yield cases.linear(f"{tokens} tokens", kind, tokens, llama.hidden, llama.ffn)
 
 
 def further_cases(llama: ModelShape) -> Iterator[OpCase]:

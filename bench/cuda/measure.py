@@ -171,11 +171,14 @@ class Bound:
         self._run(self._rounding)
 
     def running(self, kernel: CudaKernel) -> "Bound":
-        """The same arrays, in the same memory, for another choice of the kernel's knobs."""
+        """The same arrays, in the same memory, for another choice of the kernel's knobs; outputs
+        are cleared."""
         other = copy(self)
         other._turns = [self._calls(kernel.stages, i) for i in range(len(self._turns))]
         for stage in kernel.stages:
             self._device.prepare(stage)
+        for name in self._outputs:
+            self._device.clear(self.buffers[name][0])
         return other
 
     def _calls(self, every: Sequence[Stage], turn: int) -> list[Call]:

@@ -89,8 +89,8 @@ class Check:
 
 
 def run(check: Check, models: Mapping[str, Path] | None) -> None:
-    """All of them, or of no models the knobs; one that breaks off is a failure, and the next one
-    follows."""
+    """All of them or, if `models` is None, the sweep of knobs; one that breaks off is a failure,
+    and the next one follows."""
     with Comparison() as comparison:  # Ctrl-C does not reach it
         measured = Measured(models)
         parts: dict[str, Callable[[Check], None]] = {

@@ -24,7 +24,7 @@ def choices(kernel: CudaKernel, tokens: int) -> Iterator[Values]:
     yield {}
     for knob in kernel.knobs:
         if tokens in knob.tokens:
-            yield from ({knob.name: value} for value in knob.values if value != knob.default)
+            yield from ({knob.name: value} for value in knob.others)
 
 
 def sweep(

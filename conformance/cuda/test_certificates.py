@@ -46,7 +46,10 @@ CHANGES: dict[str, tuple[tuple[str, str, str], list[str]]] = {
         ("kernels/cuda/attention/attention.py", "(32, 64), 64,", "(32, 64), 32,"),
         [ATTENTION, TENSOR],
     ),
-    "scratch": (("kernels/cuda/sparse/sparse_axpy.py", '"SPLIT", 512', '"SPLIT", 256'), [AXPY]),
+    "scratch": (
+        ("kernels/cuda/sparse/sparse_axpy.py", '"LEAST_NEURONS", 512', '"LEAST_NEURONS", 256'),
+        [AXPY],
+    ),
     "what-it-takes": (
         ("kernels/cuda/attention/attention.py", "TENSOR_HEADS = (64, 128)", "TENSOR_HEADS = (64,)"),
         [ATTENTION, TENSOR],

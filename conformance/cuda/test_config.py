@@ -24,7 +24,6 @@ TUNABLE = {kernel.name: kernel for kernel in EVERY_CUDA if kernel.knobs}
 QUICK = (
     "linear/cuda/generic/F16", "linear/cuda/generic/Q4_K", "linear/cuda/tensor/F16",
     "attention/cuda/generic/F16", "attention/cuda/tensor/F16",
-    "linear_swiglu_round/cuda/generic/Q4_0",
 )  # fmt: skip
 SIZES = {  # of each case, as far as an op has these axes
     "tokens": (1, 2, 3, 5, 8, 20, 70, 300),
@@ -37,8 +36,7 @@ SIZES = {  # of each case, as far as an op has these axes
 def choices(kernel: CudaKernel, count: int) -> list[Values]:
     """So many random ones, the same each time, none of whose knobs has its default."""
     rng = random.Random(crc32(kernel.name.encode()))
-    others = {knob.name: [v for v in knob.values if v != knob.default] for knob in kernel.knobs}
-    return [{name: rng.choice(values) for name, values in others.items()} for _ in range(count)]
+    return [{knob.name: rng.choice(knob.others) for knob in kernel.knobs} for _ in range(count)]
 
 
 def outputs(kernel: CudaKernel, tokens: int) -> list[bytes]:
@@ -72,7 +70,7 @@ def neighbours() -> dict[str, Launch]:
     found: dict[str, Launch] = {}
     for kernel in TUNABLE.values():
         for launch in kernel.launches:
-            for values in launch.config.neighbours():
+            for values in ({k.name: value} for k in launch.config.knobs for value in k.others):
                 name = f"{launch.source} {values} {launch.format if DEEP else ''}"
                 if DEEP or crc32(name.encode()) % 4 == 0:
                     tuned = replace(launch, config=launch.config.choosing(values))

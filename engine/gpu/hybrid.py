@@ -30,7 +30,7 @@ class Side(Protocol):
         """Start the side's part of this index, which need not be finished on return."""
 
     def ask(self, value: Value, array: Array) -> Callable[[], None]:
-        """Start to copy a value that was made here; what is given waits until `array` has it."""
+        """Start to copy a value that was made here; the returned call waits until it is there."""
 
     def set(self, label: str, name: str, value: float) -> None:
         """Set a scalar of a node, if it is here, from the next step on."""
@@ -93,10 +93,11 @@ class Hybrid:
             side.set(label, name, value)
 
     def run(self) -> None:
-        """Run one step with the current sizes and inputs; the result is complete on return.
+        """Run one step with the current sizes and inputs. A device may still compute the result,
+        for which `logits` waits.
 
-        A value is waited for where the other side needs it: the GPU goes on with a part that runs
-        beside the CPU's while it is copied.
+        A value is waited for only where the other side needs it, so that the GPU computes while it
+        is copied.
         """
         numbers = {on_gpu: count() for on_gpu in self._sides}
         waits: dict[str, Callable[[], None]] = {}

@@ -195,8 +195,9 @@ def transpose_four(q, starts, i, d):
 def load_queries(args, workspace, t0, t1, h0, h1):
     """Copy a tile's queries to its workspace: -> the most cells that one of its tokens sees.
 
-    Eight rows are transposed at a time, sixteen elements of each; behind the last row it stands for
-    itself. A column is stored as sixteen floats, of which the next store overwrites the surplus."""
+    Eight rows are transposed at a time, sixteen elements of each; the last row is repeated to fill
+    its eight. A column is stored as sixteen floats: the next store overwrites the surplus, and the
+    last column's is never read before it is written."""
     q, _, _, _, spans, _, _, _, _, _, _, _, _ = arguments(args, SIGNATURE)
     (_, heads, head_dim), most, width = q.shape, 0, h1 - h0
     for t in range(t0, t1):

@@ -10,7 +10,7 @@ What is not of use for the number of tokens is launched with no block.
 from collections.abc import Callable
 
 from kernels.cuda.runtime.config import Config, constant
-from kernels.cuda.runtime.launch import Grid, Launch
+from kernels.cuda.runtime.launch import ConfiguredGrid, Grid, Launch
 from kernels.knob import Knob
 from reference.attention.attention import OP
 from reference.cache.kv_write import FORMATS_OF_CACHE
@@ -25,34 +25,32 @@ PLAIN = Config((
     constant("MANY_ROWS", 32, "of a tile of many tokens"),
     constant("MANY_ROWS_OF_WIDE", 16, "the same for a head_dim above WIDE"),
     constant("WIDE", 128, "elements of head_dim"),
+    constant("MANY_AT_ONCE", 2, "blocks of a multiprocessor, for many tokens"),
+    constant("TENSOR_ROWS", 16, "of a warp on tensor cores"),
     constant("BUDGET", 34816, "bytes of staging: a chunk's keys in float16, of head_dim 128"),
 ))  # fmt: skip
 IN_PIECES = Config((
     *PLAIN.constants,
     constant("RING", 3, "pieces in shared memory"),
-    Knob("PIECE_CELLS", (32, 64), 64, "cells of one, at most: two pieces are a chunk"),
+    Knob("PIECE_CELLS", (32, 64), 64, "cells of one, at most"),
     Knob("PIECE_BYTES", (8704, 17408), 17408, "bytes of one, at most: 64 cells of 128 float16"),
-    Knob("BLOCKS", (132, 264, 384, 528), 384, "blocks in all that take chunks in turn"),
+    Knob("BLOCKS", (132, 264, 384, 528), 384, "that take chunks in turn: three a multiprocessor"),
     Knob("FEW_AT_ONCE", (2, 3, 4), 3, "blocks of a multiprocessor"),
-))  # fmt: skip
-MANY = Config((
-    *PLAIN.constants,
-    Knob("MANY_AT_ONCE", (1, 2, 3), 2, "blocks of a multiprocessor", (512,)),
 ))  # fmt: skip
 TENSOR_FEW = Config((
     *PLAIN.constants,
     Knob("BLOCKS", (132, 256, 264, 396), 256, "blocks in all that take chunks in turn"),
     Knob("FEW_AT_ONCE", (1, 2, 3), 2, "blocks of a multiprocessor"),
 ))  # fmt: skip
-CHUNK, FEW, THREADS = (PLAIN[name] for name in ("CHUNK", "FEW", "THREADS"))
+CHUNK, FEW, THREADS, TENSOR_ROWS = (
+    PLAIN[name] for name in ("CHUNK", "FEW", "THREADS", "TENSOR_ROWS")
+)
 WIDEST = 256  # head_dim
-TENSOR_ROWS = 16
 TENSOR_HEADS = (64, 128)  # head_dim
 MULTIPROCESSORS = 132  # of an H200
 ROW_WORDS = 9  # of shared memory besides a row's query and weights
 
 Chunks = Callable[[Shape], int]
-Sized = Callable[[Shape, Config], Grid]
 
 # The bytes of a cell's row are those of its heads.
 PLAIN_SIGNATURE = OP.signature.replace("kv_heads*head_dim", "kv_heads head_dim")
@@ -153,7 +151,7 @@ def cells_of_piece(shape: Shape, format: str, config: Config) -> int:
     return cells
 
 
-def of_pieces(format: str) -> Sized:
+def of_pieces(format: str) -> ConfiguredGrid:
     """Blocks that take chunks in turn, piece by piece."""
 
     def grid(shape: Shape, config: Config) -> Grid:
@@ -169,9 +167,9 @@ def of_pieces(format: str) -> Sized:
 def of_many(format: str) -> Callable[[Shape], Grid]:
     """A block for each tile."""
 
-    def grid(shape: Shape, config: Config = PLAIN) -> Grid:
-        wide = shape["head_dim"] > config["WIDE"]
-        rows = config["MANY_ROWS_OF_WIDE" if wide else "MANY_ROWS"]
+    def grid(shape: Shape) -> Grid:
+        wide = shape["head_dim"] > PLAIN["WIDE"]
+        rows = PLAIN["MANY_ROWS_OF_WIDE" if wide else "MANY_ROWS"]
         _, height, slices = tiling(shape, rows)
         tiles = -(-shape["tokens"] // height) if shape["tokens"] > FEW else 0
         memory = shared(shape, format, rows, 32 if format == "F32" else 64)
@@ -200,7 +198,7 @@ def tensor_few(head_dim: int) -> Launch:
 
 
 def tensor_many(head_dim: int) -> Launch:
-    def grid(shape: Shape, config: Config) -> Grid:
+    def grid(shape: Shape) -> Grid:
         rows = THREADS // 32 * TENSOR_ROWS
         _, height, slices = tiling(shape, rows)
         fits = shape["tokens"] > FEW and shape["head_dim"] == head_dim
@@ -209,7 +207,7 @@ def tensor_many(head_dim: int) -> Launch:
         memory = pieces + 2 * rows * stride(shape, "F16")
         return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
 
-    return launch("attention_tensor_many", grid, MANY, of=f"_{head_dim}")
+    return launch("attention_tensor_many", grid, PLAIN, of=f"_{head_dim}")
 
 
 def items(shape: Shape) -> Grid:
@@ -224,7 +222,7 @@ def generic(format: str) -> tuple[Launch, ...]:
     return (
         launch("attention_few", of_pieces(format), IN_PIECES, format),
         MERGE,
-        launch("attention_many", of_many(format), MANY, format),
+        launch("attention_many", of_many(format), PLAIN, format),
     )
 
 

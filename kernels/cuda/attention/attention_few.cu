@@ -130,7 +130,7 @@ static __device__ __forceinline__ void attend_pieces(const Inputs& in, const Wor
   }
 }
 
-// Selects the smallest register tile, from N to FEW_ROWS rows per thread, that covers the run's rows.
+// Selects the smallest register tile, from N to FEW_ROWS rows per thread, that covers the run.
 template <class Cache, int N>
 static __device__ __forceinline__ void attend_rows(const Inputs& in, const Workspace& workspace,
                                                     const Run& run, int kv_head, int cells) {

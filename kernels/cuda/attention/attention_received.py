@@ -3,7 +3,7 @@ chunk of cells and KV head. Scores are computed twice, and none is stored."""
 
 from collections.abc import Callable
 
-from kernels.cuda.attention.attention import PLAIN, THREADS, chunks, shared, tiling
+from kernels.cuda.attention.attention import CHUNK, PLAIN, THREADS, chunks, shared, tiling
 from kernels.cuda.runtime.config import Config, constant
 from kernels.cuda.runtime.launch import Grid, Launch
 from kernels.shapes import in_place
@@ -12,7 +12,12 @@ from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
 
 ROWS = 16
-WEIGHTS = Config((*PLAIN.constants, constant("ROWS", ROWS, "of a tile")))
+STRIPES = CHUNK - ROWS
+WEIGHTS = Config((
+    *PLAIN.constants,
+    constant("ROWS", ROWS, "of a tile"),
+    constant("STRIPES", STRIPES, "cells of a block: ROWS tokens in a row span at most CHUNK"),
+))  # fmt: skip
 SIGNATURE = in_place(OP.signature).replace("head_dim*kv_heads", "kv_heads head_dim")
 GIVEN, RESULT = SIGNATURE.split(" -> ")
 SOURCE, SCRATCH = "attention_received.cu", "scratch: f32[tokens heads 2]"

@@ -11,7 +11,7 @@
 #include "attention_run.cuh"
 #include "split.cuh"
 
-constexpr int ROWS = 16;               // per warp
+constexpr int ROWS = TENSOR_ROWS;      // per warp
 constexpr int TILE = 8;                // n of an MMA: cells or elements
 constexpr int QUARTER = CHUNK / 4;     // cells
 constexpr int TILES = QUARTER / TILE;  // per quarter

@@ -374,7 +374,7 @@ static __device__ __forceinline__ void attend(const Held& held, const Inputs& in
   }
 }
 
-// Selects the smallest register tile, from N to FEW_ROWS rows per thread, that covers the run's rows.
+// Selects the smallest register tile, from N to FEW_ROWS rows per thread, that covers the run.
 template <bool FEW_TOKENS, int N, class Held>
 static __device__ __forceinline__ void attend_up_to(const Held& held, const Inputs& in,
                                                     const Workspace& workspace, const Run& run,

@@ -3,16 +3,14 @@ attention to the selected cells."""
 
 from collections.abc import Callable
 
-from kernels.cuda.attention.attention import CHUNK, THREADS, shared
-from kernels.cuda.attention.attention_received import ROWS, SCRATCH, WEIGHTS, staged, tiles
+from kernels.cuda.attention.attention import THREADS, shared
+from kernels.cuda.attention.attention_received import ROWS, SCRATCH, STRIPES, WEIGHTS, staged, tiles
 from kernels.cuda.runtime.launch import Grid, Launch
 from kernels.shapes import in_place
 from reference.attention.pattern_attention import OP
 from reference.attention.prompt_patterns import SCORES, SUMS
 from reference.cache.kv_write import FORMATS_OF_CACHE
 from reference.op import Shape
-
-STRIPES = CHUNK - ROWS  # cells of a block
 
 
 def plain(signature: str) -> str:

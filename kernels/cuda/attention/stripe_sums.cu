@@ -3,8 +3,6 @@
 // thread, and adds tokens in order.
 #include "attention_weights.cuh"
 
-constexpr int STRIPES = CHUNK - ROWS;  // so ROWS consecutive tokens span at most CHUNK cells
-
 // The first of the `last` latest tokens that have cells, or `tokens` if there is none.
 static __device__ __forceinline__ int first_observer(const int* spans, int tokens, int64_t last) {
   int found = tokens;

@@ -1,16 +1,15 @@
 """Fused kernels of weights that meet the same few tokens; and of two of them with what a gated
 activation makes of their products."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from kernels.cuda.fusion.fused import Fused, Member
 from kernels.cuda.linear import linear
-from kernels.cuda.runtime.config import Config, fixed
+from kernels.cuda.runtime.config import Config, constant, fixed
 from kernels.cuda.runtime.kernel import CudaKernel
-from kernels.cuda.runtime.launch import Grid, Launch
+from kernels.cuda.runtime.launch import WARP, Grid, Launch
 from kernels.cuda.table import CUDA_KERNELS
-from kernels.knob import Knob
 from reference.formats import FORMATS
 from reference.op import Shape
 from reference.quantise_activations import BLOCK, ROUNDINGS
@@ -42,8 +41,10 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
     signature = f"{ROUNDED if rounds else 'x: f32[tokens hidden]'}, {weights} -> {outs}"
 
     def together(launch: Launch) -> Launch:
-        """With a block for each block of each weight's."""
-        alone, (beginning, _, most) = launch.grid, launch.function.rpartition("_")
+        """The same for all weights in one launch, which has the blocks that each would have
+        alone."""
+        alone = launch.grid
+        beginning, _, most = launch.function.rpartition("_")
 
         def grid(shape: Shape, config: Config) -> Grid:
             grids = [alone({**shape, "out": shape[f"out{end}"]}, config) for end in ends]
@@ -52,14 +53,14 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
         function = f"{beginning}_{name}_{most}"
         return replace(launch, source=source, function=function, signature=signature, grid=grid)
 
-    few, taken = tuple(f"_{most}" for most in linear.FEW), kernel.takes
+    endings, taken = tuple(f"_{most}" for most in linear.FEW), kernel.takes
     return Fused(
         op=f"linear_{name}",
         variant=variant,
         format=format,
         signature=signature,
         members=tuple(Member(kernel, {"weight": f"weight{e}", "out": f"out{e}"}) for e in ends),
-        stages=tuple(together(own) for own in kernel.launches if own.function.endswith(few)),
+        stages=tuple(together(own) for own in kernel.launches if own.function.endswith(endings)),
         axes={"tokens": (0, 1, 2, 3, 4, 5, 8), "hidden": (1, 31, 129, 256, 1056)}
         | {f"out{end}": (1, 2, 9, 31, 33) for end in ends},
         fit=whole_rows,
@@ -75,9 +76,9 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
 GATES = ("swiglu", "geglu")
 GATED_OF_BLOCKS = ("Q8_0", "Q4_0")  # whose activations have a scale for 32 elements
 GATED = Config((
-    *fixed((*linear.WORK, linear.OF_ONE)),
-    Knob("GATED_WARPS", (8, 16, 32), 16, "of a block, whose rows they take in turn"),
-    Knob("GATED_AT_ONCE", (1, 2), 2, "blocks of a multiprocessor"),
+    *fixed((*linear.WORK, linear.AT_ONCE)),
+    constant("GATED_WARPS", 16, "of a block, whose rows they take in turn"),
+    constant("GATED_AT_ONCE", 2, "blocks of a multiprocessor"),
 ))  # fmt: skip
 
 
@@ -100,12 +101,15 @@ def _with_gate(gate: str, variant: str, format: str) -> Fused:
         one = shape["tokens"] <= 1 and shape["out"] % BLOCK == 0
         return shape["out"] == shape["out_1"] and (one if rounds else few(shape))
 
-    def grid(shape: Shape, config: Config) -> Grid:
-        rows = BLOCK if rounds else config["FEW_ROWS"] // 2  # of both
-        blocks = -(-shape["out"] // rows) if shape["tokens"] else 0
-        if rounds:
-            return Grid((blocks, 1, 1), config["GATED_WARPS"] * linear.WARP)
-        return linear.on_tensor_cores(blocks, config)
+    def of_blocks(shape: Shape) -> Grid:
+        blocks = -(-shape["out"] // BLOCK) if shape["tokens"] else 0
+        return Grid((blocks, 1, 1), GATED["GATED_WARPS"] * WARP)
+
+    def on_tensor_cores(shape: Shape, config: Config) -> Grid:
+        rows = config["FEW_ROWS"] // 2  # of both
+        return linear.on_tensor_cores(-(-shape["out"] // rows) if shape["tokens"] else 0, config)
+
+    grid: Callable[..., Grid] = of_blocks if rounds else on_tensor_cores
 
     def fit(shape: Shape, format: str | None) -> Shape:
         out = -(-shape["out"] // BLOCK) * BLOCK if rounds else shape["out"]

@@ -24,7 +24,7 @@
 #define EIGHT(...)                                                                              \
   {                                                                                             \
     __shared__ FewShared shared;                                                                \
-    const Rows own = own_rows<ROWS_OF_8>(__VA_ARGS__);                               \
+    const Rows own = own_rows<ROWS_OF_8>(__VA_ARGS__);                                          \
     up_to_eight(q, scale, total, own, tokens, hidden, shared);                                  \
   }
 PAIR(1) ONE(OF_PAIR)

@@ -1,5 +1,6 @@
 // Gate and up projections of one token with block-format weights; gated activation and int8
-// quantisation as epilogue. A thread block has 32 rows, which share a scale, a warp two in turn.
+// quantisation as epilogue. A thread block has 32 rows, which share a scale and which its warps take
+// in turn.
 #include "linear_blocks.cuh"
 #include "linear_gated.cuh"
 #include "quantise_activations.cuh"

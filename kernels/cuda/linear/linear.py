@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from kernels.cuda.formats.packing import Bfloats, Codes, Planes
 from kernels.cuda.runtime.config import Config, constant, fixed
-from kernels.cuda.runtime.launch import Grid, Launch, items
+from kernels.cuda.runtime.launch import WARP, ConfiguredGrid, Grid, Launch, items
 from kernels.cuda.runtime.product import Product, Stage
 from kernels.knob import Knob
 from reference import linear_experts
@@ -25,6 +25,7 @@ BLOCKS = (
 )
 BFLOATS = "x: f32[tokens hidden] -> scratch: u16[tokens hidden]"
 PRODUCT = "scratch: u16[tokens hidden], weight: u16[out hidden] -> out: f32[tokens out]"
+ON_TENSOR = "linear_tensor.cu"
 SPLIT = "x: f32[tokens hidden] -> scratch: f32[tokens hidden]"  # as large as `in_parts` says
 OF_PARTS = OP.signature.replace(", weight", ", scratch: f32[tokens hidden], weight")
 EXPERTS = (
@@ -34,38 +35,40 @@ EXPERTS = (
 )
 FEW = (1, 2, 4, 8)  # tokens, at most, of the functions for few
 FEW_OF_BLOCKS = (1, 8)  # the same of block formats; the function of eight uses tensor cores
-WARP, HALF = 32, 32
 
 ROWS = (1, 2, 4)
 WORK = (
     constant("FEW_WARPS", 4, "of a block, for few tokens"),
     constant("TILE", 64, "rows and tokens of a tile of floats"),
     constant("STEP", 2, "items of a row in shared memory at a time"),
-    Knob("AT_ONCE_OF_ONE", (4, 5, 6, 8), 6, "blocks of a multiprocessor, for one token"),
-    Knob("AT_ONCE_OF_FEW", (1, 2, 3), 2, "the same for a few more", (2, 4, 8)),
+    Knob("AT_ONCE_OF_FEW", (1, 2, 3), 2, "blocks of a multiprocessor, for a few", (2, 4, 8)),
     Knob("CHAIN_AHEAD", (1, 2, 3, 4), 2, "items that a lane loads ahead, up to 2 tokens", (1, 2)),
 )
 OF_ONE = Knob("ROWS_OF_1", ROWS, 2, "rows of a warp, for one token")
+AT_ONCE = Knob("AT_ONCE_OF_ONE", (4, 5, 6, 8), 6, "blocks of a multiprocessor, for one token")
 FLOAT = Config((
     *WORK,
     OF_ONE,
+    AT_ONCE,
     Knob("ROWS_OF_2", ROWS, 2, "for two tokens", (2,)),
     Knob("ROWS_OF_4", ROWS, 4, "for up to four", (4,)),
     Knob("ROWS_OF_8", ROWS, 4, "for up to eight", (8,)),
 ))  # fmt: skip
 LEAST_OF_128 = Knob(
-    "LEAST_OF_128", (65, 129, 257, 513), 257, "tokens from which tiles are of 128, not 64",
+    "LEAST_OF_128", (65, 129, 257, 513), 257,
+    "tokens from which tiles are of 128: fewer would leave multiprocessors idle",
     (64, 128, 256, 512), crossover=True,
 )  # fmt: skip
 BLOCKED = Config((
     *WORK,
     OF_ONE,
-    constant("ROWS_OF_8", 4, "on tensor cores"),
+    *fixed((AT_ONCE,)),
+    constant("ROWS_OF_8", 4, "rows for each warp of a block: 16 in all, as mma.sync has"),
     constant("STAGES", 3, "steps of a tile: in use, in shared memory, on their way"),
     LEAST_OF_128,
 ))  # fmt: skip
 TENSOR = Config((
-    *fixed(WORK),
+    *fixed((*WORK, AT_ONCE)),
     LEAST_OF_128,
     Knob("STAGES", (2, 3, 4), 3, "halves of a tile's items in shared memory", (2048,)),
     constant("FEW_ROWS", 16, "of a block, for up to eight tokens"),
@@ -75,17 +78,17 @@ TENSOR = Config((
     Knob("FEW_AT_ONCE", (2, 3, 4), 3, "blocks of a multiprocessor, for few tokens", (1, 8)),
 ))  # fmt: skip
 EXPERT = Config((
-    *fixed(WORK),
+    *fixed((*WORK, AT_ONCE)),
     constant("EXPERT_ROWS", 2, "of a warp"),
     constant("MOST", 8, "tokens at a time"),
 ))  # fmt: skip
+HALF = TENSOR["ITEM"] // 2
 PARTS = {"F16": 2, "BF16": 3}  # of an activation
 IN_PARTS = {"F16": "f16x2", "BF16": "bf16x3"}  # the judge's name for that
 NOTHING = Grid((0, 0, 0), WARP)
-Sized = Callable[[Shape, Config], Grid]
 
 
-def few(most: int, functions: Sequence[int]) -> Sized:
+def few(most: int, functions: Sequence[int]) -> ConfiguredGrid:
     """A warp for some rows and all tokens, where these are at most so many, and too many for the
     next smaller of the functions."""
     fewer = max((tokens for tokens in functions if tokens < most), default=0)
@@ -118,7 +121,7 @@ def many(shape: Shape) -> bool:
     return shape["tokens"] > max(FEW)
 
 
-def tiles(size: int, format: str = "") -> Sized:
+def tiles(size: int, format: str = "") -> ConfiguredGrid:
     """A block of threads for each tile of so many rows and tokens on tensor cores, where that size
     serves; with dynamic shared memory for activations in parts, if the format has them so."""
 
@@ -203,7 +206,7 @@ FLOATS = ("F32", "F16", "BF16")
 
 
 def launches(
-    source: str, signature: str, format: str, config: Config, **grids: Sized
+    source: str, signature: str, format: str, config: Config, **grids: ConfiguredGrid
 ) -> tuple[Launch, ...]:
     """Functions of a source, by their names."""
     return tuple(
@@ -211,7 +214,7 @@ def launches(
     )
 
 
-def of_few(functions: Sequence[int]) -> dict[str, Sized]:
+def of_few(functions: Sequence[int]) -> dict[str, ConfiguredGrid]:
     return {f"linear_{most}": few(most, functions) for most in functions}
 
 
@@ -229,17 +232,16 @@ FLOAT_LAUNCHES = {
     for name in FLOATS
 }
 TENSOR_LAUNCHES = {
-    name: tuple(
-        launch
-        for signature, grids in (
-            (OP.signature, {"linear_tensor_8": few_on_tensor_cores}),
-            (SPLIT, {"split_tokens": runs}),
-            (OF_PARTS, {"linear_tiles_64": tiles(64, name), "linear_tiles": tiles(128, name)}),
-        )
-        for launch in launches("linear_tensor.cu", signature, name, TENSOR, **grids)
+    name: (
+        *launches(ON_TENSOR, OP.signature, name, TENSOR, linear_tensor_8=few_on_tensor_cores),
+        *launches(ON_TENSOR, SPLIT, name, TENSOR, split_tokens=runs),
+        *launches(
+            ON_TENSOR, OF_PARTS, name, TENSOR, linear_tiles_64=tiles(64, name),
+            linear_tiles=tiles(128, name),
+        ),
     )
     for name in PARTS
-}
+}  # fmt: skip
 EXPERT_LAUNCHES = {
     name: Launch(source, "linear_experts", signature, of_experts, name, config=EXPERT)
     for source, signature, formats in (

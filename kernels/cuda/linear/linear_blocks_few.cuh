@@ -218,8 +218,7 @@ static __device__ __forceinline__ void up_to_eight(const int8_t* __restrict__ q,
                                                    const Rows& of, int tokens, int hidden,
                                                    FewShared& shared) {
 #if !defined(HOST) && __CUDA_ARCH__ < 800  // no int8 mma.sync of these shapes
-  few<FEW_TOKENS, ROWS_OF_8>(q, scale, total, of, tokens, hidden,
-                                        shared.of_lanes);
+  few<FEW_TOKENS, ROWS_OF_8>(q, scale, total, of, tokens, hidden, shared.of_lanes);
 #else
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, blocks = hidden / BLOCK;
   auto& own = shared.of[warp];

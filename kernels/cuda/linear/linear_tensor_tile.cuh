@@ -1,7 +1,7 @@
 // Many tokens times F16 and BF16 weights on tensor cores: a thread block multiplies a tile of rows
 // by a tile of tokens, half an item per stage. split_tokens has split the activations; cp.async
-// copies them and the weights to shared memory two stages ahead. A warp computes 32 rows by 8 N
-// tokens.
+// copies them and the weights to shared memory STAGES - 1 stages ahead. A warp computes 32 rows by
+// 8 N tokens.
 #pragma once
 #include "linear_tensor.cuh"
 

@@ -1,7 +1,7 @@
 """Constants that a kernel's functions and grids share: CUDA includes them as config.cuh, Python's
 grids read them by their names, and a few are knobs, which a tuner may choose on a GPU."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kernels.knob import Knob, Values
@@ -22,14 +22,14 @@ def fixed(constants: Iterable[Knob]) -> tuple[Knob, ...]:
 @dataclass(frozen=True)
 class Config:
     """A kernel's constants, by the names that they have in CUDA, and what is `chosen` of them
-    instead of their defaults: (name, value). No choice changes a bit of what the kernel gives."""
+    instead of their defaults: (name, value). No choice changes a bit of what the kernel gives.
+    Where there are knobs, a launch's grid gets the Config beside the sizes."""
 
     constants: tuple[Knob, ...] = ()
     chosen: tuple[tuple[str, int], ...] = ()
 
     def __getitem__(self, name: str) -> int:
-        (default,) = (constant.default for constant in self.constants if constant.name == name)
-        return dict(self.chosen).get(name, default)
+        return ({one.name: one.default for one in self.constants} | dict(self.chosen))[name]
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -50,11 +50,6 @@ class Config:
                 raise ValueError(f"{name} is one of {knob.values}, got {values[name]}")
         chosen = dict(self.chosen) | {name: values[name] for name in own}
         return replace(self, chosen=tuple(sorted(chosen.items())))
-
-    def neighbours(self) -> Iterator[dict[str, int]]:
-        """Each other value of each knob, by itself."""
-        for knob in self.knobs:
-            yield from ({knob.name: value} for value in knob.values if value != self[knob.name])
 
 
 NO_CONSTANTS = Config()

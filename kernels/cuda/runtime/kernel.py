@@ -65,7 +65,9 @@ class CudaKernel:
 
     def tuned(self, values: Values) -> "CudaKernel":
         """The same row with these values of its knobs: other machine code, whose certificate is its
-        own."""
+        own. ValueError for a name that is no knob's."""
+        if strange := values.keys() - {knob.name for knob in self.knobs}:
+            raise ValueError(f"{self.name} has no knob {min(strange)}")
         return replace(
             self,
             stages=tuple(

@@ -46,6 +46,9 @@ class Grid:
         return 0 in self.blocks
 
 
+ConfiguredGrid = Callable[[Shape, Config], Grid]  # of a launch whose constants have knobs
+
+
 def rows(axis: str, threads: int) -> Callable[[Shape], Grid]:
     """A block for each item of an axis."""
     return lambda shape: Grid((shape[axis], 1, 1), threads)

@@ -4,7 +4,6 @@
 #include "chains.cuh"
 #include "config.cuh"
 
-
 // A weight whose neurons' rows are in slots.
 struct Weight {
   const uint8_t* __restrict__ bytes;

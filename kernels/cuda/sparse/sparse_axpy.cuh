@@ -7,5 +7,5 @@ constexpr int COLUMNS = WIDTH / WARP;  // per lane
 constexpr int WARPS = WIDTH / WARP;
 
 static __device__ __forceinline__ int splits_of(int neurons) {
-  return max(1, min(SPLITS, neurons / SPLIT));
+  return max(1, min(MOST_SPLITS, neurons / LEAST_NEURONS));
 }

@@ -17,8 +17,8 @@ SIGNATURE = (
 MERGE = "scratch: f32[tokens hidden], rows: i32[neurons] -> out: f32[tokens hidden]"
 CONFIG = Config((
     constant("WIDTH", 256, "columns of a block, and its threads"),
-    constant("SPLITS", 32, "at most"),
-    constant("SPLIT", 512, "neurons of one, at least"),
+    constant("MOST_SPLITS", 32, "of the neurons"),
+    constant("LEAST_NEURONS", 512, "of a split"),
 ))  # fmt: skip
 WIDTH = CONFIG["WIDTH"]
 MANY = 64  # tokens beyond which there are blocks enough
@@ -26,7 +26,7 @@ OWN = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K")  # formats with pieces of t
 
 
 def splits(shape: Shape) -> int:
-    return max(1, min(CONFIG["SPLITS"], shape["neurons"] // CONFIG["SPLIT"]))
+    return max(1, min(CONFIG["MOST_SPLITS"], shape["neurons"] // CONFIG["LEAST_NEURONS"]))
 
 
 def merged(shape: Shape) -> int:
