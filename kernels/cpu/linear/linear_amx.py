@@ -205,7 +205,8 @@ def slices(tag: Any, layout: Layout, factor: float) -> Slices:
 
 def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
     layout, factor = LAYOUTS[format], CODINGS[format].factor
-    vectors = replace(AVX512_VNNI if tag == AMX else GENERIC, blocking=FEW, four_of_two=None)
+    hardware = AVX512_VNNI if tag == AMX else replace(GENERIC, tables=True)  # as tiles are packed
+    vectors = replace(hardware, blocking=FEW, four_of_two=None)
     few = inner(linear_blocks.int8_kernel(vectors, "few", format))
     if layout.blocks == 1:
         filling, ways, config = fill(layout), slices(tag, layout, factor), BLOCKWISE
