@@ -179,9 +179,9 @@ def of_many(format: str) -> Callable[[Shape], Grid]:
 
 
 def launch(
-    name: str, grid: Callable[..., Grid], config: Config, format: str = "", of: str = ""
+    name: str, grid: Callable[..., Grid], config: Config, format: str = "", ending: str = ""
 ) -> Launch:
-    return Launch(f"{name}.cu", f"{name}{of}", SIGNATURE, grid, format, config=config)
+    return Launch(f"{name}.cu", f"{name}{ending}", SIGNATURE, grid, format, config=config)
 
 
 def tensor_few(head_dim: int) -> Launch:
@@ -194,7 +194,7 @@ def tensor_few(head_dim: int) -> Launch:
         blocks = by_turns(shape, of_heads * tiles, config["BLOCKS"])
         return Grid((blocks, of_heads, tiles), THREADS, memory)
 
-    return launch("attention_tensor_few", grid, TENSOR_FEW, of=f"_{head_dim}")
+    return launch("attention_tensor_few", grid, TENSOR_FEW, ending=f"_{head_dim}")
 
 
 def tensor_many(head_dim: int) -> Launch:
@@ -207,7 +207,7 @@ def tensor_many(head_dim: int) -> Launch:
         memory = pieces + 2 * rows * stride(shape, "F16")
         return Grid((tiles, shape["kv_heads"] * slices, 1), THREADS, memory)
 
-    return launch("attention_tensor_many", grid, PLAIN, of=f"_{head_dim}")
+    return launch("attention_tensor_many", grid, PLAIN, ending=f"_{head_dim}")
 
 
 def items(shape: Shape) -> Grid:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kernels.cuda.fusion.fused import Fused, Member
 from kernels.cuda.linear import linear
-from kernels.cuda.runtime.config import Config, constant, fixed
+from kernels.cuda.runtime.config import Config, constant
 from kernels.cuda.runtime.kernel import CudaKernel
 from kernels.cuda.runtime.launch import WARP, Grid, Launch
 from kernels.cuda.table import CUDA_KERNELS
@@ -76,7 +76,7 @@ def _joined(count: int, name: str, variant: str, format: str, source: str) -> Fu
 GATES = ("swiglu", "geglu")
 GATED_OF_BLOCKS = ("Q8_0", "Q4_0")  # whose activations have a scale for 32 elements
 GATED = Config((
-    *fixed((*linear.WORK, linear.AT_ONCE)),
+    *linear.UNTUNED,
     constant("GATED_WARPS", 16, "of a block, whose rows they take in turn"),
     constant("GATED_AT_ONCE", 2, "blocks of a multiprocessor"),
 ))  # fmt: skip

@@ -67,8 +67,9 @@ BLOCKED = Config((
     constant("STAGES", 3, "steps of a tile: in use, in shared memory, on their way"),
     LEAST_OF_128,
 ))  # fmt: skip
+UNTUNED = fixed((*WORK, AT_ONCE))  # of kernels that linear.cuh is but a part of
 TENSOR = Config((
-    *fixed((*WORK, AT_ONCE)),
+    *UNTUNED,
     LEAST_OF_128,
     Knob("STAGES", (2, 3, 4), 3, "halves of a tile's items in shared memory", (2048,)),
     constant("FEW_ROWS", 16, "of a block, for up to eight tokens"),
@@ -78,7 +79,7 @@ TENSOR = Config((
     Knob("FEW_AT_ONCE", (2, 3, 4), 3, "blocks of a multiprocessor, for few tokens", (1, 8)),
 ))  # fmt: skip
 EXPERT = Config((
-    *fixed((*WORK, AT_ONCE)),
+    *UNTUNED,
     constant("EXPERT_ROWS", 2, "of a warp"),
     constant("MOST", 8, "tokens at a time"),
 ))  # fmt: skip
@@ -137,11 +138,9 @@ def tiles(size: int, format: str = "") -> ConfiguredGrid:
 
 def tiles_of_floats(shape: Shape, config: Config) -> Grid:
     """A block of threads for each tile, where tokens are many."""
-    if not many(shape):
-        return NOTHING
     size = config["TILE"]
     rows, tokens = -(-shape["out"] // size), -(-shape["tokens"] // size)
-    return Grid((rows, tokens, 1), config["STEP"] * size)
+    return Grid((rows, tokens, 1), config["STEP"] * size) if many(shape) else NOTHING
 
 
 def whole_runs(shape: Shape) -> bool:

@@ -3,6 +3,7 @@ grids read them by their names, and a few are knobs, which a tuner may choose on
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from kernels.knob import Knob, Values
 
@@ -29,9 +30,13 @@ class Config:
     chosen: tuple[tuple[str, int], ...] = ()
 
     def __getitem__(self, name: str) -> int:
-        return ({one.name: one.default for one in self.constants} | dict(self.chosen))[name]
+        return self._values[name]
 
-    @property
+    @cached_property  # a step of other sizes asks each launch's grid
+    def _values(self) -> dict[str, int]:
+        return {one.name: one.default for one in self.constants} | dict(self.chosen)
+
+    @cached_property
     def knobs(self) -> tuple[Knob, ...]:
         """Those that may have several values."""
         return tuple(constant for constant in self.constants if len(constant.values) > 1)
