@@ -2,12 +2,15 @@
 
 import signal
 import sys
+from importlib.machinery import ExtensionFileLoader
 from pkgutil import resolve_name
+from types import FrameType
 
 from assay.rooms import claim
 from kernels.child import begin, leave
 
 SOON = 0.05  # seconds
+IMPORTING = ExtensionFileLoader.create_module.__code__, ExtensionFileLoader.exec_module.__code__
 
 
 def main() -> None:
@@ -29,7 +32,8 @@ def _interrupt_again() -> None:
     stderr; it comes again behind it, without them."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return  # who started the program wants it to go on
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, _interrupt)
     otherwise = sys.unraisablehook
 
     def hook(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -39,6 +43,17 @@ def _interrupt_again() -> None:
             otherwise(unraisable)
 
     sys.unraisablehook = hook
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, but behind an extension module that is being imported: what Cython
+    made drops some exceptions there."""
+    while frame:
+        if frame.f_code in IMPORTING:
+            signal.setitimer(signal.ITIMER_REAL, SOON)
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

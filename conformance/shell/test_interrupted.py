@@ -90,6 +90,34 @@ def test_ctrl_c_in_a_destructor_is_raised_again():
     assert (done.stdout, done.stderr) == ("heeded\n", "")
 
 
+IMPORTED = """
+import os, signal, time
+from abc import ABCMeta
+from collections.abc import Sequence
+from assay.__main__ import _interrupt_again
+
+def register(kind, other, register=ABCMeta.register):
+    if kind is Sequence:
+        os.kill(os.getpid(), signal.SIGINT)
+    return register(kind, other)
+
+import numpy
+_interrupt_again()
+ABCMeta.register = register
+try:
+    import numpy.random
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("heeded")
+"""
+
+
+def test_ctrl_c_while_an_extension_module_is_imported_is_raised_behind_it():
+    """Cython drops what is raised where it registers its arrays as sequences."""
+    done = python(IMPORTED, timeout=20)
+    assert (done.stdout, done.stderr) == ("heeded\n", "")
+
+
 def test_ignored_sigint_stays_ignored(model):
     """Started by nohup or a shell's `&`, a program runs to its end."""
     arguments = [*DEAF, PROGRAM, "run", model, "-p", "5 6", "-n", "100", "--ignore-eos"]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+import kernels.cpu.linear.linear_amx_superblocks as superblocks
 from kernels.cpu.formats.block_scales import unit_offset, unit_scale
 from kernels.cpu.formats.decoding import CODINGS
 from kernels.cpu.formats.layouts import BLOCK, LAYOUTS, Layout
@@ -51,7 +52,7 @@ from kernels.cpu.isa.tiles import (
     fma_outer,
     zeros,
 )
-from kernels.cpu.linear import linear, linear_amx_superblocks, linear_blocks
+from kernels.cpu.linear import linear, linear_blocks
 from kernels.cpu.linear.linear import LANES, Blocking, from_here, named
 from kernels.cpu.linear.linear_amx_slices import (
     AHEAD,
@@ -212,13 +213,13 @@ def int8_kernel(tag: Any, format: str) -> Callable[..., None]:
         filling, ways, config = fill(layout), slices(tag, layout, factor), BLOCKWISE
         extras = PANEL * ROWS if layout.m else 1
     else:
-        filling, config = linear_amx_superblocks.fill(layout), FULL
-        ways = linear_amx_superblocks.slices(tag, layout, factor, format)
+        filling, config = superblocks.fill(layout), FULL
+        ways = superblocks.slices(tag, layout, factor, format)
         extras = PANEL // SLICE * ROWS * pairs_of(layout) if layout.mins else 1
     many = product(PANEL, PANEL, SLICE, filling, multiply(layout, ways))
     activations, met, extra = PANEL * ROWS * BLOCK, PANEL * ROWS, extra_type(layout)
     # as many as either kind of slice needs
-    lowered, floats, mins = 2 * LOWERED, 2 * FLOATS, 2 * linear_amx_superblocks.MINS
+    lowered, floats, mins = 2 * LOWERED, 2 * FLOATS, 2 * superblocks.MINS
     dots, sums = SLICE * C, 2 * TOGETHER * GROUP
 
     def kernel(args, thread, n_threads):
