@@ -34,8 +34,8 @@ static __device__ __forceinline__ void turn(const float* x, const float* rotatio
   const float cosine = rotation[2 * pair], sine = rotation[2 * pair + 1];
   const size_t first = head + step * i, second = first + beside;
   const float a = x[first], b = x[second];
-  out[first] = turned_first(a, b, cosine, sine);
-  out[second] = turned_second(a, b, cosine, sine);
+  out[first] = rotated_first(a, b, cosine, sine);
+  out[second] = rotated_second(a, b, cosine, sine);
 }
 
 extern "C" __global__ void rope_norm(const float* __restrict__ x,

@@ -37,6 +37,7 @@ from kernels.cpu.attention.attention_tile import (
     dividing,
     finite,
     load_queries,
+    most_seen,
     part_of_rows,
     rows_of_head,
 )
@@ -162,10 +163,9 @@ def flash(tag: FormatTag) -> Callable[..., None]:
         tokens, heads, head_dim = q.shape
         units, sizes = sizes_of(q, k)
         split, chunks = tokens <= FEW, chunks_of(lists.shape[1])
-        most = np.int64(0)  # cells that one of few tokens sees
-        for t in range(tokens if split else 0):
-            most = max(most, spans[t, 2] - spans[t, 1])
-        count, size = chunks_of(most) if split else 1, start_of(tag, head_dim)
+        count, size = 1, start_of(tag, head_dim)
+        if split:
+            count = chunks_of(most_seen(spans, 0, tokens))
         rounds = count // n_threads if count >= SEVERAL * n_threads else 0
         together = rounds * units  # turns that make whole chunks
         for turn in range((count * units + n_threads - 1 - thread) // n_threads):
@@ -173,7 +173,8 @@ def flash(tag: FormatTag) -> Callable[..., None]:
             h0, h1, column, t1, last_token = place_of(item % units, sizes)
             while t1 < last_token:
                 t0, t1 = t1, end_of_run(spans, t1, last_token)
-                first, last = 0, chunks_of(load_queries(args, workspace, t0, t1, h0, h1))
+                load_queries(q, workspace, t0, t1, h0, h1)
+                first, last = np.int64(0), chunks_of(most_seen(spans, t0, t1))
                 if split:
                     first = item // units
                     last = min(last, first + 1)

@@ -27,6 +27,7 @@ from kernels.cpu.attention.attention_tile import (
     chunks_of,
     dividing,
     load_queries,
+    most_seen,
     rows_of_head,
 )
 from kernels.cpu.formats.decoding import TAGS
@@ -87,8 +88,8 @@ def paged_attention(signature: str, chunks_of_pages: Any, attend_pages: Any) -> 
             while t1 < last_token:
                 t0, t1 = t1, end_of_run(spans, packed, t1, last_token)
                 of_pages = chunks_of_pages(packed[t0])
-                first = np.int64(0)
-                last = of_pages + chunks_of(load_queries(args, workspace, t0, t1, h0, h1))
+                load_queries(q, workspace, t0, t1, h0, h1)
+                first, last = np.int64(0), of_pages + chunks_of(most_seen(spans, t0, t1))
                 if split:
                     first = item // units
                     last = min(last, first + 1)

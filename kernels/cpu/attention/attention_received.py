@@ -25,7 +25,6 @@ from kernels.cpu.attention.attention_sums import (
     WEIGHT,
     WORKSPACE,
     dots,
-    query_of,
 )
 from kernels.cpu.attention.attention_tile import (
     WHOLE,
@@ -33,6 +32,8 @@ from kernels.cpu.attention.attention_tile import (
     dividing,
     find_rows,
     finite,
+    load_queries,
+    most_seen,
     weigh,
 )
 from kernels.cpu.formats.decoding import TAGS, FormatTag, element
@@ -64,15 +65,11 @@ def weights_of(tag, args, workspace, bases, t0, t1, h0, h1, column, chunk):
     highest score of each row and its sum of weights to SUM."""
     q, k, lists, spans, scale, softcap, _, _ = arguments(args, SIGNATURE)
     head_dim, width, sequence = q.shape[2], h1 - h0, spans[t0, 0]
-    begin, most = spans[t0, 1] + chunk * CHUNK, np.int64(0)
-    for t in range(t0, t1):
-        most = max(most, min(spans[t, 2] - begin, np.int64(CHUNK)))
-        for h in range(h0, h1):
-            query = query_of((t - t0) * width + h - h0)
-            for d in range(head_dim):
-                workspace[query + 8 * d] = q[t, h, d]
+    begin = spans[t0, 1] + chunk * CHUNK
+    most = min(most_seen(spans, t0, t1) - chunk * CHUNK, CHUNK)
     if most <= 0:
         return
+    load_queries(q, workspace, t0, t1, h0, h1)
     cells = lists[sequence, : begin + most if most < CHUNK else lists.shape[1]]
     find_rows(bases, OWN, cells, begin, most, k.shape[1], column, WHOLE)
     find_rows(bases, ASKED, cells, begin + AHEAD, most, k.shape[1], column, WHOLE)

@@ -192,16 +192,13 @@ def transpose_four(q, starts, i, d):
 
 
 @inner
-def load_queries(args, workspace, t0, t1, h0, h1):
-    """Copy a tile's queries to its workspace: -> the most cells that one of its tokens sees.
+def load_queries(q, workspace, t0, t1, h0, h1):
+    """Copy the queries of a tile, tokens t0 to t1 of heads h0 to h1, to its workspace.
 
     Eight rows are transposed at a time, sixteen elements of each; the last row is repeated to fill
     its eight. A column is stored as sixteen floats: the next store overwrites the surplus, and the
     last column's is never read before it is written."""
-    q, _, _, _, spans, _, _, _, _, _, _, _, _ = arguments(args, SIGNATURE)
-    (_, heads, head_dim), most, width = q.shape, 0, h1 - h0
-    for t in range(t0, t1):
-        most = max(most, spans[t, 2] - spans[t, 1])
+    (_, heads, head_dim), width = q.shape, h1 - h0
     starts, rows = stack(np.int64, 8), (t1 - t0) * width
     for first in range(0, rows, 8):
         for i in range(8):
@@ -212,6 +209,14 @@ def load_queries(args, workspace, t0, t1, h0, h1):
             lower = transpose_four(q, starts, 4, d)
             to = query_of(first) + 8 * d
             store_columns(upper, lower, lower, lower, workspace, to, 8)
+
+
+@njit(inline="always")
+def most_seen(spans, t0, t1):
+    """The most cells that one of the tokens t0 to t1 sees."""
+    most = np.int64(0)
+    for t in range(t0, t1):
+        most = max(most, spans[t, 2] - spans[t, 1])
     return most
 
 

@@ -22,9 +22,8 @@ from kernels.cpu.attention.attention_sums import (
     WORKSPACE,
     add_values,
     dots_seen,
-    query_of,
 )
-from kernels.cpu.attention.attention_tile import weigh
+from kernels.cpu.attention.attention_tile import load_queries, weigh
 from kernels.cpu.formats.decoding import TAGS, FormatTag
 from kernels.cpu.isa.simd import f32x16, store, zero
 from kernels.cpu.isa.simd_shuffle import stack
@@ -103,10 +102,8 @@ def flash(tag: FormatTag) -> Callable[..., None]:
                 item += 1
                 if item % n_threads != thread:
                     continue
-                for t in range(t0, t1):
-                    all_seen[t - t0] = 0
-                    for d in range(head_dim):
-                        workspace[query_of(t - t0) + 8 * d] = q[t, h, d]
+                all_seen[:] = 0
+                load_queries(q, workspace, t0, t1, h, h + 1)
                 own = sees[h, (end - 1) // BLOCK % sees.shape[1]]
                 column = h // group * (head_dim // block_elements * block_bytes)
                 filled, j = append_selected(own, slots, np.int64(0), np.int64(0), end)

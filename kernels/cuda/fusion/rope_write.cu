@@ -6,7 +6,7 @@
 constexpr int THREADS = 256;
 
 // Rotated element i of a row of heads; pair p of a head is p * step and p * step + beside.
-static __device__ __forceinline__ float turned(const float* __restrict__ row,
+static __device__ __forceinline__ float rotated(const float* __restrict__ row,
                                                const float* __restrict__ rotation, int i,
                                                int head_dim, int pairs, int step, int beside) {
   const int within = static_cast<unsigned>(i) % static_cast<unsigned>(head_dim);
@@ -16,7 +16,7 @@ static __device__ __forceinline__ float turned(const float* __restrict__ row,
   const float cosine = rotation[2 * pair], sine = rotation[2 * pair + 1];
   const float* const first = row + (second ? i - beside : i);
   const float a = first[0], b = first[beside];
-  return second ? turned_second(a, b, cosine, sine) : turned_first(a, b, cosine, sine);
+  return second ? rotated_second(a, b, cosine, sine) : rotated_first(a, b, cosine, sine);
 }
 
 static __device__ __forceinline__ void turn_and_write(
@@ -33,11 +33,11 @@ static __device__ __forceinline__ void turn_and_write(
   if (block < of_q) {
     const int i = block * THREADS + threadIdx.x;
     if (i < all)
-      q_out[token * all + i] = turned(q + token * all, rotation, i, head_dim, pairs, step, beside);
+      q_out[token * all + i] = rotated(q + token * all, rotation, i, head_dim, pairs, step, beside);
   } else if (block < of_q + of_k) {
     const int i = (block - of_q) * THREADS + threadIdx.x;
     if (i >= width) return;
-    const float own = turned(k + token * width, rotation, i, head_dim, pairs, step, beside);
+    const float own = rotated(k + token * width, rotation, i, head_dim, pairs, step, beside);
     k_out[token * width + i] = own;
     write_to_cell(own, k_cache, cell, width, i);
   } else {
