@@ -182,8 +182,8 @@ PLANTED: dict[str, tuple[Build, str]] = {
     "an address": (address, "reads an absolute address"),
     "a segment": (segment, "reads memory of the thread"),
     "assembly": (assembly, "runs inline assembly"),
-    "a register's old value": (empty_assembly("=x"), "runs inline assembly"),
-    "a register's old value beside an operand": (empty_assembly("=x,x"), "runs inline assembly"),
+    "a register's old value": (empty_assembly("=v"), "runs inline assembly"),
+    "a register's old value beside an operand": (empty_assembly("=v,v"), "runs inline assembly"),
     "a named register": (empty_assembly("={xmm7},0"), "runs inline assembly"),
 }  # fmt: skip
 
@@ -195,7 +195,7 @@ def test_state_and_environment_access_is_refused(build, complaint):
 
 def test_empty_assembly_is_allowed():
     """Its result is its operand, and it has no instruction."""
-    assert not construction_of(share_with(empty_assembly("=x,0")).function)
+    assert not construction_of(share_with(empty_assembly("=v,0")).function)
 
 
 def calls_an_address(args, thread, n_threads):

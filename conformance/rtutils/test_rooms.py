@@ -32,12 +32,12 @@ ROOMS = {
 # lowers it. In all 72,000 are wanted, of which bench may have 12,000 and conformance 24,000.
 LINES = {
     "reference": 17_330,
-    "kernels": 28_080,
+    "kernels": 28_120,
     "engine": 33_930,
-    "conformance": 41_620,
+    "conformance": 41_650,
     "bench": 27_740,
     "data": 2_720,
-    "assay": 325,
+    "assay": 335,
 }
 TEST_IMPORTED = re.compile(
     r"^\s*(?:from|import) (?:conformance|bench)(?!\.support\.).*\btest_", re.MULTILINE

@@ -1,6 +1,6 @@
 """Vector instructions that only x86-64 has; each names the CPU feature it needs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -20,6 +20,18 @@ from kernels.cpu.isa.simd import (
 )
 
 I16 = ir.IntType(16)
+
+
+def in_order(builder: Any, values: Iterable[Any]) -> list[Any]:
+    """These vectors and integers, of which LLVM knows nothing from here on: it would add in trees,
+    or finish one sum after the other, for which registers are too few."""
+    given = list(values)
+    kinds, places = [v.type for v in given], range(len(given))
+    registers = ("=r" if isinstance(kind, ir.IntType) else "=v" for kind in kinds)
+    words = ",".join([*registers, *map(str, places)])
+    result = ir.LiteralStructType(kinds) if len(given) > 1 else kinds[0]
+    kept = builder.call(ir.InlineAsm(ir.FunctionType(result, kinds), "", words), given)
+    return [builder.extract_value(kept, i) for i in places] if len(given) > 1 else [kept]
 
 
 @lanewise

@@ -7,7 +7,6 @@ them multiplies, too: by a part's integer scale, where it has one. Codes beyond 
 |w| times an activation with w's sign.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,13 @@ from kernels.cpu.isa.simd import (
     loading,
     shuffle,
 )
-from kernels.cpu.isa.simd_x86 import dots_of_bytes, dots_of_halves, looked_up, with_sign_of
+from kernels.cpu.isa.simd_x86 import (
+    dots_of_bytes,
+    dots_of_halves,
+    in_order,
+    looked_up,
+    with_sign_of,
+)
 from kernels.cpu.linear.linear import Blocking
 from kernels.cpu.linear.linear_blocks import Microkernel, shares
 from kernels.cpu.linear.linear_halves import HALF, LARGEST
@@ -98,17 +103,6 @@ def codes_of(builder: Any, layout: Layout, load_plane: Any, word: int) -> tuple[
         code = builder.sub(code, constant(code.type, layout.zero_point))
     negative = builder.icmp_signed("<", code, ir.Constant(code.type, None))
     return builder.select(negative, builder.neg(code), code), code
-
-
-def in_order(builder: Any, vectors: Iterable[Any]) -> list[Any]:
-    """These vectors, of which LLVM knows nothing from here on: it would add in trees, or finish one
-    sum after the other, for which registers are too few."""
-    given = list(vectors)
-    kinds, places = [v.type for v in given], range(len(given))
-    words = ",".join([*("=x" for _ in places), *map(str, places)])
-    result = ir.LiteralStructType(kinds) if len(given) > 1 else kinds[0]
-    kept = builder.call(ir.InlineAsm(ir.FunctionType(result, kinds), "", words), given)
-    return [builder.extract_value(kept, i) for i in places] if len(given) > 1 else [kept]
 
 
 def of_part(layout: Layout, part: int) -> Any:

@@ -18,7 +18,7 @@ from kernels.cpu.isa.simd import (
     even_bytes,
     odd_bytes,
 )
-from kernels.cpu.isa.simd_x86 import dot4, looked_up
+from kernels.cpu.isa.simd_x86 import dot4, in_order, looked_up
 from kernels.cpu.isa.tiles import outer, outer_of_two
 from kernels.cpu.linear import linear_pairs
 from kernels.cpu.linear.linear import KNOBS, Blocking
@@ -27,6 +27,7 @@ from kernels.cpu.linear.linear_halves import halves_fit
 from kernels.cpu.runtime.closures import inlined
 from kernels.knob import Knob
 
+MANY = 8  # tokens of a tile: its dots and sums, and codes of a whole block, exceed the registers
 four_bytes, two_halves = outer(dot4), outer(dot_pairs)
 
 
@@ -64,6 +65,31 @@ def pack_halves(panel, k, t, size, four):
     panel[(2 * k + 1) * size + t] = odd_halves(four)
 
 
+@intrinsic
+def before_half(typing, dots, at):
+    """The dots of a tile and the block's place, for its second half: LLVM would load codes of both
+    halves at once, and then finish the dots of some tokens before others' begin, whose products
+    wait for each other. A second time the codes come from the first cache."""
+    result = types.Tuple([dots, at])
+
+    def codegen(context, builder, signature, values):
+        tile, at = values
+        if dots.count < MANY:
+            return context.make_tuple(builder, result, values)
+        vectors = [builder.extract_value(tile, t) for t in range(dots.count)]
+        *vectors, at = in_order(builder, [*vectors, at])
+        for t, vector in enumerate(vectors):
+            tile = builder.insert_value(tile, vector, t)
+        return context.make_tuple(builder, result, [tile, at])
+
+    return result(dots, at), codegen
+
+
+@njit(inline="always")
+def as_they_are(dots, at):
+    return dots, at
+
+
 @dataclass(frozen=True, slots=True)
 class ByteProducts(Microkernel):
     """Dots by byte multiplication: `four` is (dots, weights, panel, offset, size) -> dots for four
@@ -94,10 +120,12 @@ class ByteProducts(Microkernel):
             return add
 
         first, second = map(adding, codes_of(layout, lanes), (0, 4))
+        unpacks = layout.planes != (8,)
+        between = before_half if self.dot is not None and unpacks else as_they_are
 
         @njit(inline="always")
         def whole(dots, weight, at, q, where, size):
-            dots = first(dots, weight, at, q, where, size)
+            dots, at = between(first(dots, weight, at, q, where, size), at)
             return second(dots, weight, at, q, where, size)
 
         return (first, second) if layout.parts == 2 else (whole,)

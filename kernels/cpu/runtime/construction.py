@@ -77,7 +77,7 @@ _WORDS = {
     "reads an absolute address": re.compile(r"inttoptr \(?i\d+ -?\d+ to "),
 }
 # Empty assembly each of whose results is one of its operands: an order that LLVM must keep.
-_NOTHING = re.compile(r'\basm "", "((?:=x,)+)((?:\d+,)*\d+)"')
+_NOTHING = re.compile(r'\basm "", "((?:=[rv],)+)((?:\d+,)*\d+)"')
 _INDIRECT = re.compile(r"\b(?:call|invoke) [^@\n]*?%(?:\"[^\"]*\"|[\w.$-]+)\(")
 
 
