@@ -60,6 +60,7 @@ RUN = {
     "gemma2": ("attention.scale", "attn_logit_softcapping", "final_logit_softcapping"),
     "gemma3": ("attention.scale", "final_logit_softcapping"),
     "gemma4": ("attention.shared_kv_layers", "final_logit_softcapping"),
+    "minicpm": ("embedding_scale", "logit_scale", "residual_scale"),
     "minicpm3": (
         "attention.kv_lora_rank",
         "attention.q_lora_rank",

@@ -135,7 +135,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope.dimension_count": 7}, "rope.dimension_count must be even and at most 16, got 7"),
     ({"rope.dimension_count": 18}, "rope.dimension_count must be even and at most 16, got 18"),
     ({"attention.temperature_scale": 0.1}, "llama here has no temperature of attention"),
-    ({"rope.scaling.type": "longrope"}, "rope.scaling.type is 'longrope'"),
+    ({"rope.scaling.type": "dynamic"}, "rope.scaling.type is 'dynamic'"),
     ({"rope.scaling.type": "linear", "rope.scaling.factor": -2.0}, "rope.scaling.factor"),
     ({"rope.scaling.type": 7}, "rope.scaling.type"),
     ({"rope.scaling.yarn_log_multiplier": -0.1}, "yarn_log_multiplier must be at least 0"),

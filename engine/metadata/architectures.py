@@ -63,7 +63,7 @@ class Traits:
     latent        whether keys and values come out of a latent vector, which the cache holds
     halves        whether rope turns halves of a head's latent attention, not neighbours
     latent_eps    of the norms of latent vectors, where it is not that of the others
-    mup           whether the scales are those of MiniCPM 3 (4B) where the file does not say
+    mup           whether the scales are those of MiniCPM 2B and 3 (4B) where the file does not say
     by_block      whether sizes differ between blocks (blocks.py), and scores are not scaled
     mtp           whether multi-token prediction blocks may follow the others
     tempered      whether attention's temperature may change with a query's position
@@ -107,6 +107,9 @@ GRANITE = replace(
     LLAMA,
     scales=("embedding_scale", "residual_scale", "attention.scale", "logit_scale"),
     divides=True,
+)
+MINICPM = replace(
+    LLAMA, scales=("embedding_scale", "residual_scale", "logit_scale"), divides=True, mup=True
 )
 GEMMA = Traits(activations={"gelu_pytorch_tanh": "geglu"}, norm_eps=RMS_EPS)
 GEMMA2 = replace(GEMMA, scales=("attention.scale",))
@@ -155,6 +158,7 @@ ARCHITECTURES: Mapping[str, Traits] = {
     ),
     "olmo2": replace(LLAMA, windows=4, unscaled=True),
     "exaone4": replace(LLAMA, windows=4, windows_rotate=True),
+    "internlm2": LLAMA,
     "arcee": replace(LLAMA, activations={"relu2": "squared_relu"}),
     "ernie4_5": LLAMA,
     "glm4": LLAMA,
@@ -178,10 +182,8 @@ ARCHITECTURES: Mapping[str, Traits] = {
         LLAMA, latent=True, mtp=True,
         experts=Routing(normed=False, lone="softmax", counted=True),  # DeepSeek-V2's
     ),
-    "minicpm3": replace(
-        LLAMA, latent=True, halves=True, latent_eps=1e-6, mup=True, divides=True,
-        scales=("embedding_scale", "residual_scale", "logit_scale"),
-    ),
+    "minicpm": MINICPM,
+    "minicpm3": replace(MINICPM, latent=True, halves=True, latent_eps=1e-6),
     "glm4moe": replace(
         LLAMA, mtp=True, experts=Routing(scores="sigmoid", normed=False, counted=True)
     ),

@@ -126,7 +126,7 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
 
 
 def _scales(keys: Keys, traits: Traits, hidden: int, blocks: int) -> Scales:
-    """Scales that the family has and the file gives, or MiniCPM 3's; 0 is none."""
+    """Scales that the family has and the file gives, or MiniCPM's; 0 is none."""
     usual = {
         "embedding_scale": 12.0,
         "residual_scale": 1.4 / blocks**0.5,

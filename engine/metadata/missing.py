@@ -41,8 +41,8 @@ _BY_OP: Final[tuple[tuple[str, str], ...]] = (
     ("attention of other heads in each block", "deci openelm mimo2 step35 laguna spark2_5"),
     (
         FAMILY,
-        "baichuan gptj starcoder refact qwen phimoe plamo plamo3 codeshell orion internlm2"
-        " minicpm xverse arctic deepseek deepseek2-ocr chatglm jais jais2 nemotron_h"
+        "baichuan gptj starcoder refact qwen phimoe plamo plamo3 codeshell orion"
+        " xverse arctic deepseek deepseek2-ocr chatglm jais jais2 nemotron_h"
         " nemotron_h_moe exaone exaone-moe granitehybrid chameleon plm bailingmoe"
         " bailingmoe2 dots1 afmoe ernie4_5-moe falcon-h1 hunyuan-moe lfm2moe"
         " smallthinker minimax-m2 pangu-embedded maincoder mellum nanbeige cohere2moe"

@@ -14,8 +14,10 @@ def rope_scaling_of(keys: Keys) -> RopeScaling:
     legacy = keys.real("rope.scale_linear", 0.0)
     factor = keys.real("rope.scaling.factor", legacy or 1.0)
     kind = keys.text("rope.scaling.type", "linear" if factor not in (0.0, 1.0) else "none")
-    if kind not in ("none", "linear", "yarn"):
-        raise ModelError(f"{keys.full('rope.scaling.type')} is {kind!r}: want none, linear or yarn")
+    if kind not in (known := ("none", "linear", "yarn", "longrope")):
+        raise ModelError(f"{keys.full('rope.scaling.type')} is {kind!r}: want {', '.join(known)}")
+    if kind == "longrope":  # what it asks for are the two sets of divisors, which are tensors
+        kind = "linear" if factor else "none"
     if kind != "none" and factor <= 0:
         raise ModelError(f"{keys.full('rope.scaling.factor')} must be positive, got {factor}")
     betas = {"yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0}

@@ -2,11 +2,13 @@
 
 Tensors by their GGUF names. A file may tie `output` to `token_embd` and may have biases of
 attention and of networks, as Granite's models of code have, which are LLaMA.
-SmolLM 3 (Bakouch et al., 2025) is LLaMA whose every fourth block is without rope, Granite 3 (IBM,
-2024) one with scales of the embedding, of attention, of what a block adds, and of the logits,
-Arcee's AFM (2025) one without gates, of squared ReLU, Ministral 3 (Mistral AI, arXiv 2601.08584)
-one whose queries are longer in every further length of the context that it was first trained for,
-as Llama 4's, and ERNIE 4.5 (Baidu, 2025), dense, is LLaMA.
+InternLM 2 (Cai et al., arXiv 2403.17297) and ERNIE 4.5 (Baidu, 2025), dense, are LLaMA. SmolLM 3
+(Bakouch et al., 2025) is LLaMA whose every fourth block is without rope, Granite 3 (IBM, 2024) one
+with scales of the embedding, of attention, of what a block adds, and of the logits, MiniCPM (Hu et
+al., arXiv 2404.06395) one with all of these but attention's and, from version 4 on, divisors of
+rope for short and long contexts, Arcee's AFM (2025) one without gates, of squared ReLU, and
+Ministral 3 (Mistral AI, arXiv 2601.08584) one whose queries are longer in every further length of
+the context that it was first trained for, as Llama 4's.
 """
 
 from engine.config import ModelConfig

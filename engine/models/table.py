@@ -1,6 +1,7 @@
 """Every model family that the engine runs, by GGUF's name of its architecture."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from engine.config import ModelConfig
 from engine.models import (
@@ -53,6 +54,7 @@ FAMILIES: Mapping[str, Family] = {
     "gpt-oss": gpt_oss.FAMILY,
     "olmo2": post_norm.FAMILY,
     "exaone4": post_norm.FAMILY,
+    "internlm2": llama.FAMILY,
     "arcee": llama.FAMILY,
     "ernie4_5": llama.FAMILY,
     "glm4": post_norm.FAMILY,
@@ -66,6 +68,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen35": qwen3next.FAMILY,
     "qwen35moe": qwen3next.FAMILY,
     "deepseek2": deepseek2.FAMILY,
+    "minicpm": replace(llama.FAMILY, optional=phi3.optional),
     "minicpm3": deepseek2.FAMILY,
     "glm4moe": qwen.FAMILY,
     "seed_oss": qwen.FAMILY,

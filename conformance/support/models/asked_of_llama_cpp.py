@@ -58,6 +58,8 @@ AGREED = (
     *(SUBJECTS[name] for name in ("Qwen 2", "Qwen 3, wide heads", "SmolLM 3", "Granite")),
     *(SUBJECTS[name] for name in ("ERNIE 4.5", "GLM 4", "Phi 3", "OLMo 2", "EXAONE 4")),
     *(SUBJECTS[name] for name in ("Seed-OSS", "Command R", "Ministral 3", "Arcee", "Hunyuan")),
+    *(SUBJECTS[name] for name in ("InternLM 2", "MiniCPM")),
+    SmallKin(architecture="minicpm", long=True, context=256),
 )
 MIXTURES = (
     SmallMixture(architecture="llama", width=96),

@@ -375,27 +375,44 @@ class SmallGPT2(Small):
 
 
 GRANITE = Scales(embedding=12.0, residual=0.22, attention=0.0625, logits=1 / 8)
+MINICPM = Scales(embedding=12.0, residual=0.25, logits=1 / 4)
 
 
 @dataclass(frozen=True, slots=True)
 class SmallKin(Small):
-    """A random model of a family that differs from LLaMA only in constants, or lacks gates."""
+    """A random model of a family that differs from LLaMA only in constants, or lacks gates; `long`
+    adds divisors for contexts up to 64 and for longer ones."""
+
+    long: bool = False
 
     def listed(self) -> Iterator[Listed]:
         for it in Small.listed(self):
             if self.architecture != "arcee" or "ffn_gate" not in it[0]:
                 yield it
+        yield from divisors(self.rope_dims) if self.long else ()
+
+    def tensors(self) -> Tensors:
+        return divided(Small.tensors(self))
 
     def shape(self) -> Shape:
-        """LLaMA's, with the family's constants."""
+        """LLaMA's, with the family's constants, for short contexts."""
         constants = {"smollm3": {"no_rope": 4}, "granite": {"scales": GRANITE},
-                     "mistral3": TEMPERED}  # fmt: skip
-        return replace(Small.shape(self), **constants.get(self.architecture, {}))
+                     "minicpm": {"scales": MINICPM}, "mistral3": TEMPERED}  # fmt: skip
+        plain = replace(Small.shape(self), **constants.get(self.architecture, {}))
+        divisors = self.tensors()[1].get("rope_factors_short.weight", 1.0)
+        return replace(plain, frequencies=plain.frequencies / divisors)
 
     def _sizes(self, writer: gguf.GGUFWriter) -> None:
         Small._sizes(self, writer)
         if self.architecture == "granite":
             scales_of_granite(writer)
+        if self.architecture == "minicpm":
+            writer.add_embedding_scale(MINICPM.embedding)
+            writer.add_residual_scale(MINICPM.residual)
+            writer.add_logit_scale(1 / MINICPM.logits)
+        if self.long:
+            writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+            writer.add_rope_scaling_orig_ctx_len(64)
         if self.architecture == "mistral3":
             writer.add_attn_temperature_scale(TEMPERED["temperature"])
             writer.add_rope_scaling_orig_ctx_len(TEMPERED["length"])
@@ -939,6 +956,11 @@ SUBJECTS: dict[str, Subject] = {
     "SmolLM 3": SmallKin(architecture="smollm3", blocks=5, tied=True, ffn=100),
     "Granite": SmallKin(architecture="granite", biases=True, ffn=100, seed=1),
     "Ministral 3": SmallKin(architecture="mistral3", head_dim=20, ffn=100, seed=2),
+    "InternLM 2": SmallKin(architecture="internlm2", ffn=100, seed=4),
+    "MiniCPM": SmallKin(architecture="minicpm", tied=True, ffn=100, seed=5),
+    "MiniCPM 4, long rope, F16": SmallKin(
+        architecture="minicpm", long=True, context=64, format="F16", seed=6
+    ),
     "Arcee": SmallKin(architecture="arcee", ffn=100, seed=3),
     "Hunyuan": SmallQwen(architecture="hunyuan-dense", head_dim=24, ffn=100, seed=4),
     "OLMo 2": SmallOLMo(ffn=100),
