@@ -248,6 +248,8 @@ DEEPSEEK3 = {
 }  # fmt: skip
 GLM4MOE = {**DEEPSEEK3, "architectures": ["Glm4MoeForCausalLM"], "num_key_value_heads": 2,
            "rms_norm_eps": 1e-5}  # fmt: skip
+ERNIEMOE = {**GLM4MOE, "architectures": ["Ernie4_5_MoeForCausalLM"], "rope_theta": 5e5,
+            "moe_num_experts": 8, "moe_k": 2}  # fmt: skip
 LONGER = {
     "type": "longrope",
     "factor": 4.0,
@@ -325,6 +327,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "fewer than no dense layers": (
         GLM4MOE | {"first_k_dense_replace": -1}, "first_k_dense_replace must be at least 0, got -1"
     ),
+    "dense layers of ERNIE": (ERNIEMOE | {"moe_layer_interval": 2}, "behind the first ones is"),
+    "last mixture of ERNIE": (ERNIEMOE | {"moe_layer_end_index": 5}, "behind the first ones is"),
     "experts of no number": (GLM4MOE | {"n_routed_experts": None}, "n_routed_experts is missing"),
     "grouped latent attention": (MINICPM3 | {"num_key_value_heads": 2}, "all heads have keys"),
     "biases of MiniCPM": (MINICPM3 | {"attention_bias": True}, "attention_bias is true; this"),

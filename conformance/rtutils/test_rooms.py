@@ -33,8 +33,8 @@ ROOMS = {
 LINES = {
     "reference": 17_330,
     "kernels": 28_120,
-    "engine": 33_950,
-    "conformance": 41_690,
+    "engine": 34_000,
+    "conformance": 41_715,
     "bench": 27_740,
     "data": 2_720,
     "assay": 335,

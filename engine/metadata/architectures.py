@@ -161,6 +161,7 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "internlm2": LLAMA,
     "arcee": replace(LLAMA, activations={"relu2": "squared_relu"}),
     "ernie4_5": LLAMA,
+    "ernie4_5-moe": replace(LLAMA, experts=Routing(counted=True)),
     "glm4": LLAMA,
     "seed_oss": LLAMA,
     "hunyuan-dense": LLAMA,

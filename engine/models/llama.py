@@ -2,7 +2,7 @@
 
 Tensors by their GGUF names. A file may tie `output` to `token_embd` and may have biases of
 attention and of networks, as Granite's models of code have, which are LLaMA.
-InternLM 2 (Cai et al., arXiv 2403.17297) and ERNIE 4.5 (Baidu, 2025), dense, are LLaMA. SmolLM 3
+InternLM 2 (Cai et al., arXiv 2403.17297) and ERNIE 4.5 (Baidu, 2025) are LLaMA. SmolLM 3
 (Bakouch et al., 2025) is LLaMA whose every fourth block is without rope, Granite 3 (IBM, 2024) one
 with scales of the embedding, of attention, of what a block adds, and of the logits, MiniCPM (Hu et
 al., arXiv 2404.06395) one with all of these but attention's and, from version 4 on, divisors of
@@ -13,7 +13,7 @@ the context that it was first trained for, as Llama 4's.
 
 from engine.config import ModelConfig
 from engine.graph import Value
-from engine.models import feed_forward
+from engine.models import experts, feed_forward
 from engine.models.blocks import logits_of_blocks
 from engine.models.family import Family
 from engine.models.network import Network
@@ -32,7 +32,7 @@ def block(config: ModelConfig, i: int) -> Tensors:
 
 def optional_block(config: ModelConfig, i: int) -> Tensors:
     """What a file may have of a block."""
-    own = attention_biases(config)
+    own = attention_biases(config) | experts.optional(config, i)
     return own if config.is_mixture(i) else {**own, **feed_forward.biases(config)}
 
 

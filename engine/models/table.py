@@ -57,6 +57,7 @@ FAMILIES: Mapping[str, Family] = {
     "internlm2": llama.FAMILY,
     "arcee": llama.FAMILY,
     "ernie4_5": llama.FAMILY,
+    "ernie4_5-moe": llama.FAMILY,
     "glm4": post_norm.FAMILY,
     "phi3": phi3.FAMILY,
     "command-r": command_r.FAMILY,

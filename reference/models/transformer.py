@@ -118,7 +118,7 @@ def transformer(
         attended = attended.reshape(count, shape.heads * shape.head_dim)
         x = add(x, scale(project(attended, f"{block}.attn_output"), shape.scales.residual))
         h = normed(x, f"{block}.ffn_norm")
-        if shape.mixture:
+        if shape.mixture and f"{block}.ffn_gate.weight" not in weights:
             fed = mixture(h, block, weights, norms, shape.mixture, project, linear)
             x = add(x, scale(fed, shape.scales.residual))
             continue

@@ -26,9 +26,9 @@ from conformance.support.models.small_recurrent import RECURRENT
 ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, YaRN", "OLMo 3, other windows",
               "EXAONE 4, of 64 layers", "EXAONE 4, no windows", "Seed-OSS", "Command R7B",
               "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "DeepSeek V3",
-              "MiniCPM 3", "GLM 4.5, experts", "GLM 4.5, experts, no biases and norms, groups",
-              "Qwen 3 Next", "Qwen 3.5", "Qwen 3.5, experts", "Arcee AFM",
-              "Hunyuan, tied, an alpha")  # fmt: skip
+              "MiniCPM 3", "ERNIE 4.5, experts", "GLM 4.5, experts",
+              "GLM 4.5, experts, no biases and norms, groups", "Qwen 3 Next",
+              "Qwen 3.5", "Qwen 3.5, experts", "Arcee AFM", "Hunyuan, tied, an alpha")  # fmt: skip
 TANH_FOLDERS = ("Gemma 3, stretched, untied, a cap",
                 "Gemma 4, keys alone, no embeddings of layers, untied")  # fmt: skip
 # For these llama.cpp computes GELU's tanh form from a table in F16.
@@ -71,7 +71,7 @@ MIXTURES = (
     SmallGptOss(width=28),
     SmallGptOss(window=64, blocks=2, experts=8, used=4, seed=1),
     SmallMixture(architecture="granitemoe", width=96, shared=40, seed=1),
-    *(SUBJECTS[name] for name in ("DeepSeek V3", "GLM 4.5, experts")),
+    *(SUBJECTS[name] for name in ("DeepSeek V3", "GLM 4.5, experts", "ERNIE 4.5, experts")),
 )
 # Files in F16 and Q8_0, compared with the formula that rounds activations as llama.cpp does.
 ROUNDED = (

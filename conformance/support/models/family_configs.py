@@ -90,6 +90,8 @@ DEEPSEEK3 = {**DEEPSEEK2, "model_type": "deepseek_v3", "n_routed_experts": 12, "
 GLM4MOE = {**QWEN, "model_type": "glm4_moe", "head_dim": 20, "num_hidden_layers": 3,
            "n_routed_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 29,
            "use_qk_norm": True, "attention_bias": True, "num_mtp_layers": 0}  # fmt: skip
+ERNIEMOE = {**QWEN, "model_type": "ernie4_5_moe", "num_hidden_layers": 3, "moe_num_experts": 7,
+            "moe_k": 3, "moe_intermediate_size": 29}  # fmt: skip
 MINICPM3 = {**QWEN, "model_type": "minicpm3", "num_key_value_heads": 4, "q_lora_rank": 34,
             "kv_lora_rank": 26, "qk_nope_head_dim": 14, "qk_rope_head_dim": 8,
             "rms_norm_eps": 1e-6}  # fmt: skip
@@ -353,6 +355,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "n_group": 3, "topk_group": 2, "n_shared_experts": 2, "first_k_dense_replace": 0,
         "routed_scaling_factor": 2.5, "tie_word_embeddings": True, "rms_norm_eps": 1e-3,
         "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 1.0},
+    },
+    "ERNIE 4.5, experts": ERNIEMOE,
+    "ERNIE 4.5, experts, untied, none shared, all mixtures": {
+        **ERNIEMOE, "tie_word_embeddings": False, "moe_num_shared_experts": 0,
+        "moe_layer_start_index": 0, "rms_norm_eps": 1e-3,
     },
     "Gemma": GEMMA,
     "Gemma, untied, biases": {**GEMMA, "tie_word_embeddings": False, "attention_bias": True},

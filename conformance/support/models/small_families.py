@@ -160,7 +160,7 @@ class SmallMixture(Small):
         return i >= self.leading and (i + 1) % self.every == 0
 
     def listed(self) -> Iterator[Listed]:
-        plain = self.architecture in ("llama", "granitemoe", "gpt-oss")
+        plain = self.architecture in ("llama", "granitemoe", "gpt-oss", "ernie4_5-moe")
         of_attention = Small if plain else SmallQwen
         dense = tuple(f"blk.{i}." for i in range(self.blocks) if not self.routes(i))
         for name, *dims in of_attention.listed(self):  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ class SmallMixture(Small):
                     yield f"{block}.ffn_{name}_{kind}.weight", *own, width, self.hidden
                 if width:
                     yield f"{block}.ffn_down_{kind}.weight", *own, self.hidden, width
-            if self.sigmoid:
+            if self.sigmoid or self.architecture == "ernie4_5-moe":
                 yield f"{block}.exp_probs_b.bias", self.experts
             if self.architecture == "qwen2moe":
                 yield f"{block}.ffn_gate_inp_shexp.weight", self.hidden
@@ -200,6 +200,10 @@ class SmallMixture(Small):
             writer.add_array(f"{self.architecture}.expert_layers", listed)
         if self.shared:
             writer.add_expert_shared_feed_forward_length(self.shared)
+        if self.leading:
+            writer.add_leading_dense_block_count(self.leading)
+        if self.architecture == "ernie4_5-moe":
+            writer.add_interleave_moe_layer_step(1)
         if self.sigmoid:
             writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         if self.scale != 1:
@@ -209,7 +213,8 @@ class SmallMixture(Small):
             writer.add_expert_group_used_count(self.kept)
 
     def formula(self) -> Callable[..., Array]:
-        return transformer if self.architecture in ("llama", "granitemoe") else qwen
+        plain = self.architecture in ("llama", "granitemoe", "ernie4_5-moe")
+        return transformer if plain else qwen
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +244,6 @@ class SmallGlmMoe(SmallMixture):
         SmallMixture._sizes(replace(self, shared=0), writer)
         writer.add_expert_shared_count(self.shared // self.width)
         writer.add_expert_weights_norm(True)
-        writer.add_leading_dense_block_count(self.leading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -974,6 +978,9 @@ SUBJECTS: dict[str, Subject] = {
     "Command R+": SmallCommandR(head_norms=True, head_dim=24, format="F16", seed=2),
     "Command R7B": SmallCommandR(architecture="cohere2", blocks=5, ffn=100, seed=1),
     "ERNIE 4.5": SmallKin(architecture="ernie4_5", tied=True, head_dim=20, ffn=100),
+    "ERNIE 4.5, experts": SmallMixture(
+        architecture="ernie4_5-moe", blocks=3, leading=1, shared=64, ffn=100, tied=True, seed=7
+    ),
     "Mixtral": SmallMixture(architecture="llama", width=44),
     "Qwen 2, experts": SmallMixture(architecture="qwen2moe", width=20, shared=52, seed=1),
     "Qwen 3, experts": SmallMixture(width=28, head_dim=24, seed=2),

@@ -13,7 +13,7 @@ from engine.convert.family import QKV, Family, Source
 from engine.convert.fields import Fields
 from engine.convert.json_files import CheckpointError
 from engine.convert.models.llama import Granite, Mistral
-from engine.convert.models.qwen import Qwen2, Qwen3
+from engine.convert.models.qwen import Ernie, Qwen2, Qwen3
 from engine.convert.nextn import FURTHER
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
@@ -54,6 +54,18 @@ NEXTN = {
     "shared_head_head": "model.layers.{}.shared_head.head",
     "shared_head_norm": "model.layers.{}.shared_head.norm",
 }
+
+
+def of_experts(shared: str) -> dict[str, str]:
+    """Modules of a router, its experts, and a shared network of this name."""
+    return {
+        "ffn_gate_inp": "model.layers.{}.mlp.gate",
+        **{
+            f"ffn_{name}_{kind}": f"model.layers.{{}}.mlp.{module}.{name}_proj"
+            for kind, module in (("exps", "experts"), ("shexp", shared))
+            for name in ("gate", "up", "down")
+        },
+    }
 
 
 class Mixture:
@@ -160,11 +172,11 @@ class Routed(Mixture):
         return beyond or super().is_unused(name, config)  # type: ignore[misc]
 
 
-def leading(config: Fields, usual: int) -> int:
+def leading(config: Fields, usual: int, field: str = "first_k_dense_replace") -> int:
     """How many layers are dense."""
-    found = config.get("first_k_dense_replace", usual)
+    found = config.get(field, usual)
     if not isinstance(found, int) or found < 0:
-        raise config.error(f"first_k_dense_replace must be at least 0, got {found!r}")
+        raise config.error(f"{field} must be at least 0, got {found!r}")
     return found
 
 
@@ -272,18 +284,64 @@ class Glm4Moe(Routed, Qwen3):
     modules: ClassVar = {
         **{name: module for name, module in Qwen3.modules.items() if name != "ffn_norm"},
         "post_attention_norm": "model.layers.{}.post_attention_layernorm",
-        "ffn_gate_inp": "model.layers.{}.mlp.gate",
-        **{
-            f"ffn_{name}_{kind}": f"model.layers.{{}}.mlp.{module}.{name}_proj"
-            for kind, module in (("exps", "experts"), ("shexp", "shared_experts"))
-            for name in ("gate", "up", "down")
-        },
+        **of_experts("shared_experts"),
     }
     required = ("num_key_value_heads", "rms_norm_eps")
     dense = 1
     part_turned = 0.5
     head_norms = "use_qk_norm"
     biases: ClassVar = {"attention_bias": QKV}
+
+
+class ErnieMoe(Mixture, Ernie):
+    """ERNIE 4.5 of experts and a network that every token meets, with DeepSeek V3's bias of the
+    choice; the first layers are dense."""
+
+    architectures = ("Ernie4_5_MoeForCausalLM",)
+    about = "ERNIE 4.5, of experts"
+    gguf = "ernie4_5-moe"
+    modules: ClassVar = {**Ernie.modules, **of_experts("shared_experts")}
+    counts: ClassVar = {
+        "expert_count": "moe_num_experts",
+        "expert_used_count": "moe_k",
+        "expert_feed_forward_length": "moe_intermediate_size",
+    }
+    words: ClassVar = {}
+    unused = r"model\.mtp_.*"
+    required = ("num_key_value_heads", "rms_norm_eps", "rope_theta")
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        last = config.count("num_hidden_layers") - 1
+        told = config.get("moe_layer_interval", 1), config.get("moe_layer_end_index", -1)
+        if told not in ((1, -1), (1, last)):
+            raise config.error("a layer behind the first ones is dense: all have experts here")
+
+    def expert_keys(self, config: Fields) -> gw.Keys:
+        width, shared = config.count("moe_intermediate_size"), "moe_num_shared_experts"
+        times = config.count(shared, 2) if config.get(shared, 2) else 0
+        return {
+            **super().expert_keys(config),
+            "expert_shared_feed_forward_length": gw.u32(times * width),
+            "leading_dense_block_count": gw.u32(leading(config, 1, "moe_layer_start_index")),
+            "interleave_moe_layer_step": gw.u32(1),
+        }
+
+    def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
+        found = super().sources(config, model)
+        assert model.experts
+        for i in filter(model.is_mixture, range(model.blocks)):
+            name = f"model.layers.{i}.mlp.moe_statics.e_score_correction_bias"
+            found[f"blk.{i}.exp_probs_b.bias"] = Source(name, (model.experts.count,))
+        return found
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """With the bias of the choice, a row in the checkpoint, as a vector."""
+        found = dict(stacked(super().named(tensors)))
+        for name, tensor in found.items():
+            if name.endswith(".e_score_correction_bias") and isinstance(tensor, StoredTensor):
+                found[name] = replace(tensor, dims=tensor.dims[-1:], strides=tensor.strides[-1:])
+        return found
 
 
 class Olmoe(Qwen3Moe):
@@ -336,5 +394,5 @@ class GraniteMoe(Mixture, Granite):
 
 
 FAMILIES: tuple[Family, ...] = (
-    Mixtral(), Qwen2Moe(), Qwen3Moe(), Glm4Moe(), Olmoe(), GraniteMoe(),
+    Mixtral(), Qwen2Moe(), Qwen3Moe(), Glm4Moe(), ErnieMoe(), Olmoe(), GraniteMoe(),
 )  # fmt: skip

@@ -90,12 +90,17 @@ class SeedOss(Qwen2):
 class Ernie(Qwen2):
     """LLaMA, whose checkpoint has rows in GGUF's order."""
 
-    architectures = ("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM")
+    architectures: ClassVar[tuple[str, ...]] = ("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM")
     about = "ERNIE 4.5, dense"
     gguf = "ernie4_5"
     ties = True
     biases: ClassVar = {"use_bias": (*ATTENTION, *NETWORK)}
-    required = ("head_dim", "num_key_value_heads", "rms_norm_eps", "rope_theta")
+    required: ClassVar[tuple[str, ...]] = (
+        "head_dim",
+        "num_key_value_heads",
+        "rms_norm_eps",
+        "rope_theta",
+    )
 
 
 class Phi3(Qwen2):
