@@ -176,6 +176,9 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "mamba": replace(LLAMA, ssm=True),
     "mamba2": replace(LLAMA, ssm=True),
     "lfm2": replace(LLAMA, shortconv=True),
+    "lfm2moe": replace(
+        LLAMA, shortconv=True, experts=Routing(scores="sigmoid", counted=True)
+    ),
     "qwen3next": replace(DELTA, experts=Routing(part=True, gated=True, listed=True)),
     "qwen35": DELTA,
     "qwen35moe": replace(DELTA, experts=Routing(part=True, gated=True)),

@@ -1,4 +1,5 @@
-"""LFM 2 (Liquid AI, 2025), dense: most blocks are gated short convolutions, some attend.
+"""LFM 2 (Liquid AI, 2025): most blocks are gated short convolutions, some attend. Behind the first
+blocks networks may be mixtures of experts.
 
 A block projects its input to B, C and x, convolves B * x over the last few tokens, and gives C
 times that, projected: no activation, and of the text before a state of two tokens. Blocks that
@@ -11,7 +12,7 @@ import numpy as np
 
 from engine.config import ModelConfig
 from engine.graph import Value
-from engine.models import feed_forward
+from engine.models import experts, feed_forward
 from engine.models.blocks import logits_of_blocks
 from engine.models.family import Family, Rows
 from engine.models.mamba import routes, split
@@ -94,4 +95,4 @@ def short_convolution(net: Network, i: int, h: Value) -> Value:
     return net.project(f"{conv}.out_proj", net.graph("mul", f"{conv}.y", x=c, y=convolved))
 
 
-FAMILY = Family(block, build, last=last, parts=parts, constants=constants)
+FAMILY = Family(block, build, experts.optional, last=last, parts=parts, constants=constants)

@@ -65,6 +65,7 @@ FAMILIES: Mapping[str, Family] = {
     "mamba": mamba.FAMILY,
     "mamba2": mamba.FAMILY,
     "lfm2": lfm2.FAMILY,
+    "lfm2moe": lfm2.FAMILY,
     "qwen3next": qwen3next.FAMILY,
     "qwen35": qwen3next.FAMILY,
     "qwen35moe": qwen3next.FAMILY,

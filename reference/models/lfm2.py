@@ -9,6 +9,7 @@ from reference.arithmetic import add, mul
 from reference.embedding import embedding
 from reference.gated_activations import swiglu
 from reference.linear import linear
+from reference.models.mixture import mixture
 from reference.models.transformer import Shape, Weight, causal, projected
 from reference.recurrent.causal_conv1d import causal_conv1d
 from reference.rms_norm import rms_norm
@@ -65,6 +66,9 @@ def lfm2(
         attends = f"{block}.attn_q.weight" in weights
         x = add(x, attended(h, block) if attends else convolved(h, f"{block}.shortconv"))
         h = normed(x, f"{block}.ffn_norm")
+        if shape.mixture and f"{block}.ffn_gate.weight" not in weights:
+            x = add(x, mixture(h, block, weights, norms, shape.mixture, project, linear))
+            continue
         fed = swiglu(project(h, f"{block}.ffn_gate"), project(h, f"{block}.ffn_up"))
         x = add(x, project(fed, f"{block}.ffn_down"))
     output = "output" if "output.weight" in weights else "token_embd"

@@ -80,6 +80,9 @@ GPT_OSS = {**QWEN, "model_type": "gpt_oss", "num_hidden_layers": 3, "head_dim": 
 LFM2 = {"model_type": "lfm2", "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 4,
         "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 100,
         "block_multiple_of": 10, "full_attn_idxs": [1, 3], "pad_token_id": 0}  # fmt: skip
+LFM2MOE = {**LFM2, "model_type": "lfm2_moe", "num_dense_layers": 1, "num_experts": 7,
+           "num_experts_per_tok": 3, "moe_intermediate_size": 29,
+           "layer_types": ["conv", "full_attention"] * 2}  # fmt: skip
 DEEPSEEK2 = {**QWEN, "model_type": "deepseek_v2", "num_key_value_heads": 4, "num_hidden_layers": 3,
              "q_lora_rank": 34, "kv_lora_rank": 26, "qk_nope_head_dim": 14, "qk_rope_head_dim": 6,
              "v_head_dim": 11, "n_routed_experts": 7, "num_experts_per_tok": 3,
@@ -424,6 +427,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **LFM2, "tie_word_embeddings": False, "conv_L_cache": 5, "norm_eps": 1e-3,
         "block_auto_adjust_ff_dim": False, "full_attn_idxs": [0],
         "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
+    },
+    "LFM 2, experts": LFM2MOE,
+    "LFM 2, experts, untied, all mixtures, a scale": {
+        **LFM2MOE, "tie_word_embeddings": False, "num_dense_layers": 0, "conv_L_cache": 5,
+        "routed_scaling_factor": 2.5, "use_expert_bias": False,
     },
     "Qwen 3 Next": QWEN3NEXT,
     "Qwen 3 Next, every fourth layer, tied": {

@@ -153,6 +153,41 @@ class SmallLfm2(Small):
 
 
 @dataclass(frozen=True, slots=True)
+class SmallLfm2Moe(SmallLfm2):
+    """A random LFM 2 of experts, but for the first `leading` blocks."""
+
+    experts: int = 6
+    used: int = 3
+    width: int = 32
+    leading: int = 1
+    architecture: str = "lfm2moe"
+
+    def listed(self) -> Iterator[Listed]:
+        for name, *dims in SmallLfm2.listed(self):
+            _, block, part, *_ = [*name.split("."), "", ""]
+            rows = self.hidden if part == "ffn_down" else self.width
+            if part not in ("ffn_gate", "ffn_up", "ffn_down") or int(block) < self.leading:
+                yield name, *dims
+            else:
+                of_each = self.experts, rows, self.hidden + self.width - rows
+                yield name.replace(part, f"{part}_exps"), *of_each
+        for i in range(self.leading, self.blocks):
+            yield f"blk.{i}.ffn_gate_inp.weight", self.experts, self.hidden
+            yield f"blk.{i}.exp_probs_b.bias", self.experts
+
+    def shape(self) -> Shape:
+        return replace(Small.shape(self), mixture=Mixture(self.experts, self.used, sigmoid=True))
+
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        SmallLfm2._sizes(self, writer)
+        writer.add_expert_count(self.experts)
+        writer.add_expert_used_count(self.used)
+        writer.add_expert_feed_forward_length(self.width)
+        writer.add_leading_dense_block_count(self.leading)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+@dataclass(frozen=True, slots=True)
 class SmallQwen3Next(Small):
     """A random Qwen 3 Next, or Qwen 3.5 by `architecture`: gated delta nets, and attention in every
     `interval`-th block and in the last `mtp_blocks`. With `experts` networks are mixtures."""
@@ -254,6 +289,7 @@ RECURRENT: dict[str, Small] = {
     "Mamba 2": SmallMamba(architecture="mamba2", state=7, groups=2),
     "Mamba 2, one group, F16": SmallMamba(architecture="mamba2", taps=3, format="F16", seed=1),
     "LFM 2": SmallLfm2(),
+    "LFM 2, experts": SmallLfm2Moe(),
     "LFM 2, untied, F16": SmallLfm2(
         tied=False, taps=4, attending=(0, 2), kv_heads=1, format="F16", seed=1
     ),

@@ -1,12 +1,16 @@
 """The family of engine/models/lfm2.py."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
 from engine.config import ModelConfig
 from engine.convert import rope_scaling
+from engine.convert.checkpoint import Tensor
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
+from engine.convert.models.experts import Mixture, leading
+from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
 from engine.metadata.mixers import MOST_BLOCKS
 from engine.recurrent import is_small
@@ -17,7 +21,7 @@ KINDS = "full_attention", "conv"  # of layers
 class Lfm2(Family):
     """LFM 2, whose layers are attention or convolutions."""
 
-    architectures = ("Lfm2ForCausalLM",)
+    architectures: ClassVar[tuple[str, ...]] = ("Lfm2ForCausalLM",)
     about = "LFM 2, dense"
     gguf = "lfm2"
     modules: ClassVar = {
@@ -103,3 +107,46 @@ class Lfm2(Family):
         block, _, part = module.removeprefix("blk.").partition(".")
         theirs = self.modules[part or block].format(block)
         return Source(f"{theirs}.{kind}", dims)
+
+
+class Lfm2Moe(Mixture, Lfm2):
+    """LFM 2 with a router of sigmoids and a bias of the choice; the first layers are dense."""
+
+    architectures = ("Lfm2MoeForCausalLM",)
+    about = "LFM 2, of experts"
+    gguf = "lfm2moe"
+    modules: ClassVar = {
+        **Lfm2.modules,
+        "ffn_gate_inp": "model.layers.{}.feed_forward.gate",
+        "ffn_gate_exps": "model.layers.{}.feed_forward.experts.w1",
+        "ffn_up_exps": "model.layers.{}.feed_forward.experts.w3",
+        "ffn_down_exps": "model.layers.{}.feed_forward.experts.w2",
+    }
+    counts: ClassVar = {**Mixture.counts, "expert_feed_forward_length": "moe_intermediate_size"}
+    words: ClassVar = {}
+
+    def expert_keys(self, config: Fields) -> gw.Keys:
+        if not config.flag("norm_topk_prob", True):
+            raise config.error("norm_topk_prob is false; this family divides weights by their sum")
+        return {
+            **super().expert_keys(config),
+            "leading_dense_block_count": gw.u32(leading(config, 2, "num_dense_layers")),
+            "expert_gating_func": gw.u32(2),
+            "expert_weights_scale": gw.f32(config.real("routed_scaling_factor", 1.0)),
+        }
+
+    def ffn(self, config: Fields) -> int:
+        """The width of a dense layer's network, as given."""
+        return config.count("intermediate_size", 7168)
+
+    def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
+        found = super().sources(config, model)
+        assert model.experts
+        if config.flag("use_expert_bias", True):
+            for i in filter(model.is_mixture, range(model.blocks)):
+                name = f"model.layers.{i}.feed_forward.expert_bias"
+                found[f"blk.{i}.exp_probs_b.bias"] = Source(name, (model.experts.count,))
+        return found
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return stacked(super().named(tensors))
