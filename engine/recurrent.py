@@ -55,7 +55,7 @@ def states(architecture: str, ssm: Ssm, block: int) -> dict[str, tuple[int, ...]
             f"{name}.conv_state": (kept, ssm.inner),
             f"{name}.ssm_state": (ssm.state, ssm.inner),
         }
-    parts = "xbc" if architecture == "mamba2" else "vkq"
+    parts = "xbc" if architecture in ("mamba2", "granitehybrid") else "vkq"
     grouped = ssm.groups * ssm.state
     widths = dict(zip(parts, (ssm.inner, grouped, grouped), strict=True))
     convolved = {f"{name}.conv_state_{part}": (kept, size) for part, size in widths.items()}

@@ -50,9 +50,10 @@ SUBJECTS: dict[str, Small] = {
     "sparse llama": SmallSparse(blocks=1, ranks=(32,), shares=(0.4,)),
 }
 each_subject = pytest.mark.parametrize("small", SUBJECTS.values(), ids=SUBJECTS)
+GRANITE = ("attention.scale", "embedding_scale", "logit_scale", "residual_scale")
 # Of the keys of ASKED those that a family computes with.
 RUN = {
-    "granite": ("attention.scale", "embedding_scale", "logit_scale", "residual_scale"),
+    **dict.fromkeys(("granite", "granitehybrid"), GRANITE),
     "command-r": ("logit_scale",),
     "cohere2": ("logit_scale",),
     "bloom": ("attention.max_alibi_bias",),

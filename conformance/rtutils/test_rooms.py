@@ -31,10 +31,10 @@ ROOMS = {
 # Lines of Python that a room may have. Who needs more raises the number and says why; who deletes
 # lowers it. In all 72,000 are wanted, of which bench may have 12,000 and conformance 24,000.
 LINES = {
-    "reference": 17_340,
+    "reference": 17_380,
     "kernels": 28_120,
-    "engine": 34_060,
-    "conformance": 41_760,
+    "engine": 34_220,
+    "conformance": 41_820,
     "bench": 27_740,
     "data": 2_720,
     "assay": 335,

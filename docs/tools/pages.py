@@ -40,6 +40,7 @@ NAMES = {
     "gemma4_text": "gemma4", "ministral3": "mistral3", "hunyuan_v1_dense": "hunyuan-dense",
     "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "glm4_moe": "glm4moe",
     "ernie4_5_moe": "ernie4_5-moe", "lfm2_moe": "lfm2moe",
+    "granitemoehybrid": "granitehybrid",
     "mistral": "llama", "olmo3": "olmo2", "mixtral": "llama", "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe", "granitemoeshared": "granitemoe", "gpt_oss": "gpt-oss",
     "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",

@@ -7,6 +7,7 @@ from engine.convert.models.cohere import Cohere, Cohere2
 from engine.convert.models.falcon import Falcon
 from engine.convert.models.gemma import Gemma, Gemma2, Gemma3
 from engine.convert.models.gpt2 import GPT2, MPT, Bloom
+from engine.convert.models.granite_hybrid import GraniteHybrid
 from engine.convert.models.lfm2 import Lfm2, Lfm2Moe
 from engine.convert.models.llama import Arcee, Granite, Llama, Ministral3, Mistral, SmolLM3
 from engine.convert.models.mamba import Mamba, Mamba2
@@ -20,7 +21,7 @@ FAMILIES: tuple[Family, ...] = (
     Llama(), Mistral(), Ministral3(), Qwen2(), Qwen3(), Gemma(), Gemma2(), Gemma3(), SmolLM3(),
     Arcee(), Granite(), Olmo2(), Olmo3(), Exaone4(), Hunyuan(), SeedOss(), Ernie(), Glm4(), Phi3(),
     Cohere(), Cohere2(), Falcon(), OPT(), Phi2(), GPTNeoX(), StarCoder2(), StableLM(), Nemotron(),
-    GPT2(), Bloom(), MPT(), Mamba(), Mamba2(), Lfm2(), Lfm2Moe(),
+    GPT2(), Bloom(), MPT(), Mamba(), Mamba2(), Lfm2(), Lfm2Moe(), GraniteHybrid(),
     *experts.FAMILIES,
     *deepseek.FAMILIES,
     *gemma4.FAMILIES,

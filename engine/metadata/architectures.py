@@ -56,6 +56,7 @@ class Traits:
     logit_cap     the same of the logits
     ssm           whether its blocks are recurrent, and none attends
     shortconv     whether blocks without heads of keys are short convolutions
+    hybrid        whether they are Mamba 2's
     delta         whether blocks are gated delta nets, but for every fourth or those that are told
     by_width      blocks of the model whose scores are scaled by hidden / heads, not by head_dim,
                   where the file does not say; None: none are
@@ -89,6 +90,7 @@ class Traits:
     ssm: bool = False
     experts: Routing | None = None
     shortconv: bool = False
+    hybrid: bool = False
     delta: bool = False
     latent: bool = False
     halves: bool = False
@@ -152,6 +154,7 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "smollm3": replace(LLAMA, no_rope=4),
     "granite": GRANITE,
     "granitemoe": replace(GRANITE, experts=Routing()),
+    "granitehybrid": replace(GRANITE, hybrid=True, experts=Routing()),
     "gpt-oss": Traits(
         activations={"silu": "swiglu_oai"}, norm_eps=RMS_EPS, experts=Routing(scores=""),
         windows=2, window=None,

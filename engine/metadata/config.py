@@ -61,7 +61,9 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
     if not keys.flag("attention.causal", True):
         raise ModelError(f"{architecture}.attention.causal is false: only causal models run")
     no_rope = traits.no_rope
-    if architecture == "granite" and not keys.flag("rope.scaling.finetuned", True):
+    if architecture in ("granite", "granitehybrid") and not keys.flag(
+        "rope.scaling.finetuned", True
+    ):
         no_rope = 1  # its name for no rope at all
     # unused in mixtures of these
     none = 0 if traits.delta and traits.experts else None
@@ -71,7 +73,7 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
         ffn = keys.count("feed_forward_length", none, least if none is None else 0)
     rope_base = keys.real("rope.freq_base", 10000.0)
     window_base = rope_base if traits.unscaled else traits.window_base
-    of_states = traits.ssm or traits.shortconv or traits.delta
+    of_states = traits.ssm or traits.shortconv or traits.hybrid or traits.delta
     scales = _scales(keys, traits, hidden, blocks)
     width = (latent.key if latent else head_dim) or 1
     width = 1 if sizes else width

@@ -53,7 +53,9 @@ def recurrent_of(keys: Keys, traits: Traits, blocks: int, mtp_blocks: int) -> fr
     if traits.ssm:
         return _every(keys, blocks)
     return (
-        _delta_nets(keys, blocks, mtp_blocks) if traits.delta else _convolving(keys, traits, blocks)
+        _delta_nets(keys, blocks, mtp_blocks)
+        if traits.delta
+        else _without_heads(keys, traits, blocks)
     )
 
 
@@ -66,11 +68,11 @@ def _delta_nets(keys: Keys, blocks: int, mtp_blocks: int) -> frozenset[int]:
     return frozenset(i for i in _every(keys, blocks) if (i + 1) % every)
 
 
-def _convolving(keys: Keys, traits: Traits, blocks: int) -> frozenset[int]:
-    """Blocks without KV heads, in families where those are convolutions."""
+def _without_heads(keys: Keys, traits: Traits, blocks: int) -> frozenset[int]:
+    """Blocks without KV heads, in families where those do not attend."""
     key = "attention.head_count_kv"
     heads = keys.metadata.get(keys.full(key))
-    if not traits.shortconv or not isinstance(heads, list):
+    if not (traits.shortconv or traits.hybrid) or not isinstance(heads, list):
         return frozenset()
     if len(heads) != blocks:
         raise ModelError(f"{keys.full(key)} has {len(heads)} values for {blocks} blocks")

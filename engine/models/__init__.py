@@ -8,7 +8,7 @@ The room, in reading order:
 - `blocks`: the ways through the blocks to logits that families have in common
 - `tensors`: tensors and constants that families have in common
 - `llama`, `qwen`, `gemma`, `gemma4`, `post_norm`, `phi3`, `command_r`, `falcon`, `opt`, `neox`,
-  `gpt2`, `gpt_oss`, `mamba`, `lfm2`, `qwen3next`, `deepseek2`: the families
+  `gpt2`, `gpt_oss`, `mamba`, `granite_hybrid`, `lfm2`, `qwen3next`, `deepseek2`: the families
 - `mtp`: multi-token prediction blocks after a model's own
 - `table`: every family there is
 """

@@ -24,7 +24,7 @@ def block(config: ModelConfig, i: int) -> Tensors:
     """What block i needs, with dimensions (rows, elements)."""
     hidden, ssm = config.hidden, config.ssm
     assert ssm
-    own = _second(ssm, hidden) if config.architecture == "mamba2" else _first(ssm, hidden)
+    own = _first(ssm, hidden) if config.architecture == "mamba" else _second(ssm, hidden)
     return {"attn_norm.weight": (hidden,), **own, "ssm_out.weight": (hidden, ssm.inner)}
 
 
@@ -61,7 +61,7 @@ def parts(config: ModelConfig) -> dict[str, Rows]:
     assert ssm
     inner, grouped = ssm.inner, ssm.groups * ssm.state
     found: dict[str, Rows] = {}
-    for block in (f"blk.{i}" for i in range(config.blocks)):
+    for block in (f"blk.{i}" for i in sorted(config.recurrent)):
         if config.architecture == "mamba":
             found |= split(f"{block}.ssm_in", {"x": inner, "z": inner})
             found |= split(f"{block}.ssm_x", {"dt": ssm.rank, "b": ssm.state, "c": ssm.state})

@@ -15,6 +15,7 @@ from reference.formats import FORMATS
 from reference.gated_activations import reglu, swiglu
 from reference.layer_norm import layer_norm
 from reference.linear import linear
+from reference.models.mixers import mamba2
 from reference.models.mixture import Mixture, mixture
 from reference.rms_norm import rms_norm
 from reference.rope import rope_norm, rotation
@@ -101,22 +102,27 @@ def transformer(
     def normed(x: Array, name: str) -> Array:
         return rms_norm(x, norms[f"{name}.weight"], shape.norm_eps)
 
-    table = weights["token_embd.weight"]
-    x = scale(embedding(tokens, table.data, table.format), shape.scales.embedding)
-    for i in range(shape.blocks):
+    def attended(i: int, h: Array) -> Array:
         block = f"blk.{i}"
-        h = normed(x, f"{block}.attn_norm")
         q = project(h, f"{block}.attn_q").reshape(count, shape.heads, shape.head_dim)
         k = project(h, f"{block}.attn_k").reshape(count, shape.kv_heads, shape.head_dim)
         v = project(h, f"{block}.attn_v")
         if not shape.no_rope or (i + 1) % shape.no_rope:
             q, k = rope_norm(q, tuned), rope_norm(k, turn)
         if attend:
-            attended = attend(i, q, k, v)
+            return attend(i, q, k, v).reshape(count, shape.heads * shape.head_dim)
+        return causal(q, k, v, positions, shape.scales.attention).reshape(count, -1)
+
+    table = weights["token_embd.weight"]
+    x = scale(embedding(tokens, table.data, table.format), shape.scales.embedding)
+    for i in range(shape.blocks):
+        block = f"blk.{i}"
+        h = normed(x, f"{block}.attn_norm")
+        if f"{block}.ssm_in.weight" in weights:  # Granite 4
+            mixed = mamba2(h, block, norms, project, shape.norm_eps)
         else:
-            attended = causal(q, k, v, positions, shape.scales.attention)
-        attended = attended.reshape(count, shape.heads * shape.head_dim)
-        x = add(x, scale(project(attended, f"{block}.attn_output"), shape.scales.residual))
+            mixed = project(attended(i, h), f"{block}.attn_output")
+        x = add(x, scale(mixed, shape.scales.residual))
         h = normed(x, f"{block}.ffn_norm")
         if shape.mixture and f"{block}.ffn_gate.weight" not in weights:
             fed = mixture(h, block, weights, norms, shape.mixture, project, linear)

@@ -77,6 +77,10 @@ GRANITEMOE = {**GRANITE, "model_type": "granitemoe", "num_local_experts": 6,
 GPT_OSS = {**QWEN, "model_type": "gpt_oss", "num_hidden_layers": 3, "head_dim": 18,
            "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 9,
            "rope_parameters": {"rope_type": "default", "rope_theta": 15e4}}  # fmt: skip
+GRANITE4 = {**GRANITE, "model_type": "granitemoehybrid", "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "num_local_experts": 0, "shared_intermediate_size": 77, "mamba_n_heads": 8,
+            "mamba_d_state": 7, "pad_token_id": 0}  # fmt: skip
 LFM2 = {"model_type": "lfm2", "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 4,
         "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 100,
         "block_multiple_of": 10, "full_attn_idxs": [1, 3], "pad_token_id": 0}  # fmt: skip
@@ -427,6 +431,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **LFM2, "tie_word_embeddings": False, "conv_L_cache": 5, "norm_eps": 1e-3,
         "block_auto_adjust_ff_dim": False, "full_attn_idxs": [0],
         "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
+    },
+    "Granite 4": GRANITE4,
+    "Granite 4, experts, two groups, rope, biases, tied": {
+        **GRANITE4, "num_local_experts": 6, "num_experts_per_tok": 2, "mamba_n_groups": 2,
+        "position_embedding_type": "rope", "attention_bias": True, "tie_word_embeddings": True,
+        "mamba_d_conv": 3, "rms_norm_eps": 1e-3,
+    },
+    "Granite 4, attention alone": {
+        **GRANITE4, "layer_types": ["full_attention"] * 3, "position_embedding_type": "rope",
     },
     "LFM 2, experts": LFM2MOE,
     "LFM 2, experts, untied, all mixtures, a scale": {

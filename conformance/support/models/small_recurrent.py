@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 import gguf
 import numpy as np
 
+from conformance.support.models.small_families import GRANITE, scales_of_granite
 from conformance.support.models.small_models import Listed, Small, Tensors
 from reference.models.lfm2 import lfm2
 from reference.models.mamba import mamba
 from reference.models.mixture import Mixture
 from reference.models.qwen3next import qwen3next
-from reference.models.transformer import Shape
+from reference.models.transformer import Shape, transformer
 from reference.op import Array
 
 
@@ -95,6 +96,62 @@ class SmallMamba(Small):
         else:
             writer.add_ssm_time_step_rank(self.inner // self.head_dim)
             writer.add_ssm_group_count(self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallGraniteHybrid(SmallMamba):
+    """A random Granite 4: the `attending` blocks attend, without RoPE, the others are Mamba 2's.
+    With `experts` networks are mixtures; `shared` is the width of a shared one."""
+
+    blocks: int = 3
+    attending: tuple[int, ...] = (1,)
+    experts: int = 0
+    used: int = 3
+    shared: int = 0
+    architecture: str = "granitehybrid"
+
+    def listed(self) -> Iterator[Listed]:
+        def kept(name: str) -> bool:
+            if not name.startswith("blk."):
+                return True
+            _, block, part, *_ = name.split(".")
+            others = "ssm_" if int(block) in self.attending else "attn_"
+            dense = part.startswith("ffn_") and part != "ffn_norm" and self.experts
+            return part == "attn_norm" or not (part.startswith(others) or dense)
+
+        found = {name: dims for name, *dims in (*SmallMamba.listed(self), *Small.listed(self))}
+        yield from ((name, *dims) for name, dims in found.items() if kept(name))
+        for block in (f"blk.{i}" for i in range(self.blocks if self.experts else 0)):
+            yield f"{block}.ffn_gate_inp.weight", self.experts, self.hidden
+            for kind, width, own in (
+                ("exps", self.ffn, (self.experts,)),
+                ("shexp", self.shared, ()),
+            ):
+                for name in ("gate", "up", "down") if width else ():
+                    dims = (self.hidden, width) if name == "down" else (width, self.hidden)
+                    yield f"{block}.ffn_{name}_{kind}.weight", *own, *dims
+
+    def shape(self) -> Shape:
+        own = Mixture(self.experts, self.used) if self.experts else None
+        return replace(Small.shape(self), scales=GRANITE, no_rope=1, mixture=own)
+
+    def formula(self) -> Callable[..., Array]:
+        return transformer
+
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        SmallMamba._sizes(replace(self, ffn=0), writer)
+        writer.add_feed_forward_length(self.ffn)
+        writer.add_head_count(self.heads)
+        writer.add_head_count_kv(
+            [self.kv_heads * (i in self.attending) for i in range(self.blocks)]
+        )
+        writer.add_rope_dimension_count(self.head_dim)
+        writer.add_rope_scaling_finetuned(False)
+        scales_of_granite(writer)
+        if self.experts:
+            writer.add_expert_count(self.experts)
+            writer.add_expert_used_count(self.used)
+            writer.add_expert_shared_feed_forward_length(self.shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +345,10 @@ RECURRENT: dict[str, Small] = {
     "Mamba, untied, F16": SmallMamba(tied=False, taps=3, state=7, format="F16", seed=1),
     "Mamba 2": SmallMamba(architecture="mamba2", state=7, groups=2),
     "Mamba 2, one group, F16": SmallMamba(architecture="mamba2", taps=3, format="F16", seed=1),
+    "Granite 4": SmallGraniteHybrid(),
+    "Granite 4, experts, two groups, F16": SmallGraniteHybrid(
+        experts=6, shared=64, groups=2, tied=False, attending=(0,), format="F16", seed=1
+    ),
     "LFM 2": SmallLfm2(),
     "LFM 2, experts": SmallLfm2Moe(),
     "LFM 2, untied, F16": SmallLfm2(

@@ -363,7 +363,10 @@ class GraniteMoe(Mixture, Granite):
     """Granite of experts, of which gate and up are one tensor; and a network that every token
     meets, if there is one."""
 
-    architectures = ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM")
+    architectures: ClassVar[tuple[str, ...]] = (
+        "GraniteMoeForCausalLM",
+        "GraniteMoeSharedForCausalLM",
+    )
     about = "Granite 3, of experts"
     gguf = "granitemoe"
     modules: ClassVar = {
@@ -379,7 +382,7 @@ class GraniteMoe(Mixture, Granite):
 
     def shape(self, config: Fields) -> gw.Keys:
         found = {**super().shape(config)}
-        if config.get("architectures") == [self.architectures[1]]:
+        if config.get("architectures") == ["GraniteMoeSharedForCausalLM"]:
             shared = config.count("shared_intermediate_size", 1024)
             found["expert_shared_feed_forward_length"] = gw.u32(shared)
         return found

@@ -23,6 +23,20 @@ def decay(logarithms: Floats) -> Floats:
     return np.asarray(-np.exp(logarithms))
 
 
+def of_states(name: str, source: Source, flat: bool) -> Source:
+    """The source of a tensor, as it is in the checkpoint: if `flat`, matrices of a recurrent block
+    are vectors there."""
+    if not is_small(name):
+        return source
+    theirs = source.dims
+    if name.endswith("ssm_conv1d.weight"):
+        theirs = source.dims[0], 1, source.dims[1]
+    elif flat:
+        theirs = (math.prod(source.dims),)
+    through = decay if name.endswith(".ssm_a") else None
+    return replace(source, exact=True, theirs=theirs, through=through)
+
+
 class Mamba(Family):
     """Mamba, whose checkpoint has its decay's logarithm and a convolution of one channel each."""
 
@@ -81,17 +95,8 @@ class Mamba(Family):
         return config.count("expand", 2) * config.count("hidden_size")
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
-        found = {}
-        for name, source in super().sources(config, model).items():
-            theirs = source.dims
-            if name.endswith("ssm_conv1d.weight"):
-                theirs = source.dims[0], 1, source.dims[1]
-            elif is_small(name) and self.flat:
-                theirs = (math.prod(source.dims),)
-            through = decay if name.endswith(".ssm_a") else None
-            exact = is_small(name)
-            found[name] = replace(source, exact=exact, theirs=theirs, through=through)
-        return found
+        found = super().sources(config, model)
+        return {name: of_states(name, source, self.flat) for name, source in found.items()}
 
 
 class Mamba2(Mamba):
