@@ -27,7 +27,7 @@ from kernels.cpu.linear.linear_halves import halves_fit
 from kernels.cpu.runtime.closures import inlined
 from kernels.knob import Knob
 
-MANY = 8  # tokens of a tile: its dots and sums, and codes of a whole block, exceed the registers
+FITTING = 8  # tokens of a tile: registers have room for its dots and sums and a block's codes
 four_bytes, two_halves = outer(dot4), outer(dot_pairs)
 
 
@@ -74,7 +74,7 @@ def before_half(typing, dots, at):
 
     def codegen(context, builder, signature, values):
         tile, at = values
-        if dots.count < MANY:
+        if dots.count <= FITTING:
             return context.make_tuple(builder, result, values)
         vectors = [builder.extract_value(tile, t) for t in range(dots.count)]
         *vectors, at = in_order(builder, [*vectors, at])
