@@ -72,6 +72,9 @@ def _saved(hugging_face):
     def save(name: str, folder: Path) -> Path:
         hugging_face.save_random(CONFIGS[name], folder)
         write_json(folder / "tokenizer.json", words(67))
+        if CONFIGS[name]["model_type"] == "exaone":  # transformers calls it a Llama
+            config = json.loads((folder / "config.json").read_text())
+            write_json(folder / "config.json", config | {"architectures": ["ExaoneForCausalLM"]})
         return folder
 
     return save

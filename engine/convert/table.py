@@ -14,14 +14,15 @@ from engine.convert.models.mamba import Mamba, Mamba2
 from engine.convert.models.neox import GPTNeoX, Nemotron, Phi2, StableLM, StarCoder2
 from engine.convert.models.opt import OPT
 from engine.convert.models.post_norm import Exaone4, Glm4, Olmo2, Olmo3
-from engine.convert.models.qwen import Ernie, Hunyuan, Phi3, Qwen2, Qwen3, SeedOss
+from engine.convert.models.qwen import Ernie, Exaone, Hunyuan, Phi3, Qwen2, Qwen3, SeedOss
 from engine.metadata.missing import MISSING
 
 FAMILIES: tuple[Family, ...] = (
     Llama(), Mistral(), Ministral3(), Qwen2(), Qwen3(), Gemma(), Gemma2(), Gemma3(), SmolLM3(),
-    Arcee(), Granite(), Olmo2(), Olmo3(), Exaone4(), Hunyuan(), SeedOss(), Ernie(), Glm4(), Phi3(),
-    Cohere(), Cohere2(), Falcon(), OPT(), Phi2(), GPTNeoX(), StarCoder2(), StableLM(), Nemotron(),
-    GPT2(), Bloom(), MPT(), Mamba(), Mamba2(), Lfm2(), Lfm2Moe(), GraniteHybrid(),
+    Arcee(), Granite(), Olmo2(), Olmo3(), Exaone(), Exaone4(), Hunyuan(), SeedOss(), Ernie(),
+    Glm4(), Phi3(), Cohere(), Cohere2(), Falcon(), OPT(), Phi2(), GPTNeoX(), StarCoder2(),
+    StableLM(), Nemotron(), GPT2(), Bloom(), MPT(), Mamba(), Mamba2(), Lfm2(), Lfm2Moe(),
+    GraniteHybrid(),
     *experts.FAMILIES,
     *deepseek.FAMILIES,
     *gemma4.FAMILIES,

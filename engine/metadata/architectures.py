@@ -160,6 +160,7 @@ ARCHITECTURES: Mapping[str, Traits] = {
         windows=2, window=None,
     ),
     "olmo2": replace(LLAMA, windows=4, unscaled=True),
+    "exaone": LLAMA,
     "exaone4": replace(LLAMA, windows=4, windows_rotate=True),
     "internlm2": LLAMA,
     "arcee": replace(LLAMA, activations={"relu2": "squared_relu"}),

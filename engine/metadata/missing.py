@@ -43,7 +43,7 @@ _BY_OP: Final[tuple[tuple[str, str], ...]] = (
         FAMILY,
         "baichuan gptj starcoder refact qwen phimoe plamo plamo3 codeshell orion"
         " xverse arctic deepseek deepseek2-ocr chatglm jais jais2 nemotron_h"
-        " nemotron_h_moe exaone exaone-moe chameleon plm bailingmoe"
+        " nemotron_h_moe exaone-moe chameleon plm bailingmoe"
         " bailingmoe2 dots1 afmoe falcon-h1 hunyuan-moe"
         " smallthinker minimax-m2 pangu-embedded maincoder mellum nanbeige cohere2moe"
         " hy_v3 granite_swa maple muse-glimmer talkie",

@@ -31,7 +31,7 @@ def block(config: ModelConfig, i: int) -> Tensors:
         **feed_forward.tensors(config, i),
     }
     match config.architecture:
-        case "glm4moe" | "seed_oss":
+        case "glm4moe" | "seed_oss" | "exaone":
             return tensors
         case "qwen3" | "qwen3moe" | "hunyuan-dense":
             return tensors | qk_norms(config)

@@ -55,6 +55,7 @@ FAMILIES: Mapping[str, Family] = {
     "granitehybrid": granite_hybrid.FAMILY,
     "gpt-oss": gpt_oss.FAMILY,
     "olmo2": post_norm.FAMILY,
+    "exaone": qwen.FAMILY,
     "exaone4": post_norm.FAMILY,
     "internlm2": llama.FAMILY,
     "arcee": llama.FAMILY,

@@ -24,6 +24,7 @@ from conformance.support.models.small_recurrent import RECURRENT
 
 # Folders of transformers that `assay convert` reads, by name in family_configs.py.
 ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, YaRN", "OLMo 3, other windows",
+              "EXAONE 3",
               "EXAONE 4, of 64 layers", "EXAONE 4, no windows", "Seed-OSS", "Command R7B",
               "Command R+, of 64 layers", "DeepSeek-V2", "DeepSeek-V2, YaRN", "DeepSeek V3",
               "MiniCPM 3", "ERNIE 4.5, experts", "GLM 4.5, experts",
@@ -59,7 +60,7 @@ AGREED = (
     *(SUBJECTS[name] for name in ("Qwen 2", "Qwen 3, wide heads", "SmolLM 3", "Granite")),
     *(SUBJECTS[name] for name in ("ERNIE 4.5", "GLM 4", "Phi 3", "OLMo 2", "EXAONE 4")),
     *(SUBJECTS[name] for name in ("Seed-OSS", "Command R", "Ministral 3", "Arcee", "Hunyuan")),
-    *(SUBJECTS[name] for name in ("InternLM 2", "MiniCPM")),
+    *(SUBJECTS[name] for name in ("InternLM 2", "MiniCPM", "EXAONE 3")),
     SmallKin(architecture="minicpm", long=True, context=256),
 )
 MIXTURES = (

@@ -40,6 +40,7 @@ OLMO3 = {**QWEN, "model_type": "olmo3", "num_hidden_layers": 5, "sliding_window"
          "max_position_embeddings": 64}  # fmt: skip
 EXAONE = {**QWEN, "model_type": "exaone4", "num_hidden_layers": 5, "sliding_window": 9,
           "rope_parameters": {"rope_theta": 1e6}}  # fmt: skip
+EXAONE3 = {**QWEN, "model_type": "exaone"}
 SEED = {**QWEN, "model_type": "seed_oss", "head_dim": 18}
 ARCEE = {**QWEN, "model_type": "arcee"}
 HUNYUAN = {**QWEN, "model_type": "hunyuan_v1_dense", "head_dim": 18}
@@ -252,6 +253,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "OLMo 3, other windows": {
         **OLMO3, "num_hidden_layers": 3,
         "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    },
+    "EXAONE 3": EXAONE3,
+    "EXAONE 3, tied, biases, Llama 3's rope": {
+        **EXAONE3, "tie_word_embeddings": True, "attention_bias": True,
+        "rope_parameters": LLAMA3,
     },
     "EXAONE 4, few layers": EXAONE,
     "EXAONE 4, few layers, other windows, tied": {

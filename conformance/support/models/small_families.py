@@ -107,7 +107,7 @@ class SmallOPT(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallQwen(Small):
-    """A random Qwen 3, or Qwen 2, Hunyuan or Seed-OSS by `architecture`."""
+    """A random Qwen 3, or Qwen 2, EXAONE 3, Hunyuan or Seed-OSS by `architecture`."""
 
     architecture: str = "qwen3"
 
@@ -124,7 +124,7 @@ class SmallQwen(Small):
                 )
             elif self.architecture in ("qwen3", "qwen3moe", "hunyuan-dense"):
                 yield from ((f"blk.{i}.attn_{n}_norm.weight", self.head_dim) for n in "qk")
-            else:
+            elif self.architecture != "exaone":
                 yield from ((f"blk.{i}.attn_{n}.bias", sizes[n] * self.head_dim) for n in sizes)
 
     def formula(self) -> Callable[..., Array]:
@@ -968,6 +968,7 @@ SUBJECTS: dict[str, Subject] = {
     "Arcee": SmallKin(architecture="arcee", ffn=100, seed=3),
     "Hunyuan": SmallQwen(architecture="hunyuan-dense", head_dim=24, ffn=100, seed=4),
     "OLMo 2": SmallOLMo(ffn=100),
+    "EXAONE 3": SmallQwen(architecture="exaone", tied=True, head_dim=24, ffn=100, seed=5),
     "EXAONE 4": SmallOLMo(architecture="exaone4", ffn=100, seed=1),
     "EXAONE 4, windows": SmallOLMo(architecture="exaone4", blocks=5, window=5, tied=True, seed=2),
     "Seed-OSS": SmallQwen(architecture="seed_oss", head_dim=24, ffn=100, seed=3),

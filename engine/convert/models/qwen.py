@@ -68,6 +68,36 @@ class Hunyuan(Qwen3):
         return super().usual_words(config)
 
 
+class Exaone(Qwen2):
+    """Qwen 2 without biases, and GPT-2's names."""
+
+    architectures = ("ExaoneForCausalLM",)
+    about = "EXAONE 3 and 3.5"
+    gguf = "exaone"
+    modules: ClassVar = {
+        "token_embd": "transformer.wte",
+        "output_norm": "transformer.ln_f",
+        "output": "lm_head",
+        "attn_norm": "transformer.h.{}.ln_1",
+        "attn_q": "transformer.h.{}.attn.attention.q_proj",
+        "attn_k": "transformer.h.{}.attn.attention.k_proj",
+        "attn_v": "transformer.h.{}.attn.attention.v_proj",
+        "attn_output": "transformer.h.{}.attn.attention.out_proj",
+        "ffn_norm": "transformer.h.{}.ln_2",
+        "ffn_gate": "transformer.h.{}.mlp.c_fc_0",
+        "ffn_up": "transformer.h.{}.mlp.c_fc_1",
+        "ffn_down": "transformer.h.{}.mlp.c_proj",
+    }
+    base = "transformer."
+    words: ClassVar = {
+        "num_hidden_layers": "num_layers",
+        "rms_norm_eps": "layer_norm_epsilon",
+        "hidden_act": "activation_function",
+    }
+    biases: ClassVar = {"attention_bias": ATTENTION}
+    required = ("num_key_value_heads", "rms_norm_eps", "rope_theta")
+
+
 class SeedOss(Qwen2):
     """Qwen 2 with or without biases."""
 
