@@ -45,9 +45,9 @@ def _interrupt_again() -> None:
     sys.unraisablehook = hook
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, but behind an extension module that is being imported: what Cython
-    made drops some exceptions there."""
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, but not while an extension module is imported, since those that
+    Cython makes drop some exceptions then: it is tried again every SOON until that is over."""
     while frame:
         if frame.f_code in IMPORTING:
             signal.setitimer(signal.ITIMER_REAL, SOON)

@@ -85,7 +85,8 @@ def check_dims(file: GGUFFile, known: Mapping[str, tuple[int, ...]]) -> None:
     for name, dims in known.items():
         if name in tensors:
             info = tensors[name]
-            if info.dims != dims and (1, *info.dims) != dims:  # a matrix of one row may be a vector
+            # a matrix of one row may be a vector, and a vector such a matrix
+            if dims not in (info.dims, (1, *info.dims)) and info.dims != (1, *dims):
                 got, expected = list(info.dims), list(dims)
                 raise ModelError(f"{file.path}: tensor {name} is {got}, not {expected}")
             if info.type_name not in FORMATS:

@@ -48,7 +48,7 @@ class Ssm:
 def states(architecture: str, ssm: Ssm, block: int) -> dict[str, tuple[int, ...]]:
     """Shapes of a recurrent block's states, by name."""
     kept, name = ssm.taps - 1, f"blk.{block}"
-    if architecture in ("lfm2", "lfm2moe"):
+    if not ssm.state:  # a short convolution
         return {f"{name}.conv_state": (kept, ssm.inner)}
     if architecture == "mamba":
         return {

@@ -129,8 +129,8 @@ class Bug:
 
         if (first := changed(right.share)) is None:
             raise ValueError(f"{self}: there is no share of {right.name}")
-        if right.missing():  # the CPU has no tiles
-            return replace(right, share=edited.EMULATED_SHARES[self.format], requires=frozenset())
+        if right.missing() and (emulated := getattr(edited, "EMULATED_SHARES", {})):  # no tiles
+            return replace(right, share=emulated[self.format], requires=frozenset())
         return replace(right, share=first, then=changed(right.then) or right.then)
 
     def _edited_cuda(self, folder: Path) -> AnyKernel:

@@ -327,8 +327,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "fewer than no dense layers": (
         GLM4MOE | {"first_k_dense_replace": -1}, "first_k_dense_replace must be at least 0, got -1"
     ),
-    "dense layers of ERNIE": (ERNIEMOE | {"moe_layer_interval": 2}, "behind the first ones is"),
-    "last mixture of ERNIE": (ERNIEMOE | {"moe_layer_end_index": 5}, "behind the first ones is"),
+    "dense layers of ERNIE": (ERNIEMOE | {"moe_layer_interval": 2}, "all layers behind the first"),
+    "last mixture of ERNIE": (ERNIEMOE | {"moe_layer_end_index": 1, "num_hidden_layers": 3},
+                              "moe_layer_end_index 1: all layers behind the first"),
+    "biases of ERNIE": (ERNIEMOE | {"use_bias": True}, "use_bias is true; this family has no"),
     "experts of no number": (GLM4MOE | {"n_routed_experts": None}, "n_routed_experts is missing"),
     "grouped latent attention": (MINICPM3 | {"num_key_value_heads": 2}, "all heads have keys"),
     "biases of MiniCPM": (MINICPM3 | {"attention_bias": True}, "attention_bias is true; this"),

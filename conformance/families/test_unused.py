@@ -169,6 +169,8 @@ def test_keys_that_ask_for_more(small, tmp_path):
     told["rope__scaling__finetuned"] = True
     if small.architecture == "gemma4":  # whose blocks with a window have heads of their own sizes
         told = {key: value for key, value in told.items() if not key.endswith("_swa")}
+    if hasattr(small, "taps"):  # of a recurrent block
+        told = {key: value for key, value in told.items() if not key.startswith("ssm__")}
     with GGUFFile(written(small, path, **harmless, **told)) as file:
         model_info(file, Options())
 
@@ -257,3 +259,18 @@ def test_keys_of_real_converters(name):
             key.replace(f"{theirs}.", "llama.", 1): value for key, value in file.metadata.items()
         }
     config_of(metadata | {"general.architecture": "llama"}, 70)
+
+
+def test_keys_of_mamba_in_a_granite_that_only_attends(tmp_path):
+    """llama.cpp's converter writes Mamba 2's sizes for every Granite 4."""
+    small = FAMILIES["Granite"]
+    ssm = {
+        "conv_kernel": 4,
+        "inner_size": 128,
+        "state_size": 8,
+        "time_step_rank": 8,
+        "group_count": 1,
+    }
+    keys = {f"ssm__{name}": size for name, size in ssm.items()}
+    paths = small.write(tmp_path / "plain.gguf"), small.write(tmp_path / "four.gguf", **keys)
+    assert_array_equal(*(engine_logits(path, [1, 5, 9]) for path in paths))

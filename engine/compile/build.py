@@ -182,8 +182,13 @@ def _weights_of(
         if (name := at(own)) not in file.tensors:
             continue
         info = file.tensors[name]
-        if len(info.dims) == 1 or name.endswith("_norm.weight") or is_small(name):
+        vector = len(info.dims) == 1 or name.endswith((".bias", "_norm.weight"))
+        if vector or is_small(name):
             values = FORMATS[info.type_name].dequantise(file.tensor(name))
+            if name.endswith(
+                "exp_probs_b.bias"
+            ):  # llama.cpp's converter keeps ERNIE's [1, experts]
+                values = values.reshape(-1)
             if name.endswith("layer_output_scale.weight"):  # one number that scales everything
                 values = np.repeat(values, config.hidden)
             arrays[name] = to_op_layout(name, values)
@@ -206,7 +211,8 @@ def _divisors(
     that is for this context, if it has them."""
     sets = {kind: arrays.get(f"rope_factors_{kind}.weight") for kind in ("short", "long")}
     missing = [kind for kind, found in sets.items() if found is None]
-    if len(missing) == 1:
+    kind = file.metadata.get(f"{config.architecture}.rope.scaling.type")
+    if len(missing) == 1 or (missing and kind == "longrope"):
         raise ModelError(f"{file.path}: tensor rope_factors_{missing[0]}.weight is missing")
     return arrays.get("rope_freqs.weight", sets[config.rope_factor_set(context)])
 

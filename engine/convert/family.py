@@ -92,6 +92,10 @@ class Family:
         }
         return Fields({**config.values, **told}, config.place)
 
+    def fits(self, config: Fields) -> bool:  # noqa: ARG002
+        """Whether a model of these `architectures` is this family's, where several have them."""
+        return True
+
     def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:  # noqa: ARG002
         """config.json without fields about parts that the checkpoint does not have."""
         return config

@@ -2,12 +2,11 @@
 
 from engine.convert.family import Family
 from engine.convert.fields import Fields
-from engine.convert.models import deepseek, experts, gemma4, gpt_oss, qwen3next
+from engine.convert.models import deepseek, experts, gemma4, gpt_oss, granite_hybrid, qwen3next
 from engine.convert.models.cohere import Cohere, Cohere2
 from engine.convert.models.falcon import Falcon
 from engine.convert.models.gemma import Gemma, Gemma2, Gemma3
 from engine.convert.models.gpt2 import GPT2, MPT, Bloom
-from engine.convert.models.granite_hybrid import GraniteHybrid
 from engine.convert.models.lfm2 import Lfm2, Lfm2Moe
 from engine.convert.models.llama import Arcee, Granite, Llama, Ministral3, Mistral, SmolLM3
 from engine.convert.models.mamba import Mamba, Mamba2
@@ -22,11 +21,11 @@ FAMILIES: tuple[Family, ...] = (
     Arcee(), Granite(), Olmo2(), Olmo3(), Exaone(), Exaone4(), Hunyuan(), SeedOss(), Ernie(),
     Glm4(), Phi3(), Cohere(), Cohere2(), Falcon(), OPT(), Phi2(), GPTNeoX(), StarCoder2(),
     StableLM(), Nemotron(), GPT2(), Bloom(), MPT(), Mamba(), Mamba2(), Lfm2(), Lfm2Moe(),
-    GraniteHybrid(),
     *experts.FAMILIES,
     *deepseek.FAMILIES,
     *gemma4.FAMILIES,
     *gpt_oss.FAMILIES,
+    *granite_hybrid.FAMILIES,
     *qwen3next.FAMILIES,
 )  # fmt: skip
 
@@ -39,7 +38,8 @@ def family_of(config: Fields) -> Family:
     found = [family for family in FAMILIES if names[0] in family.architectures]
     text = config.part("text_config").get("model_type", "")
     for family in (*(one for one in found if one.text_kind == text), *found):
-        return family
+        if family.fits(config):
+            return family
     plain = {name.replace("-", "").replace("_", ""): op for name, op in MISSING.items()}
     kind = str(config.get("model_type", "")).removesuffix("_text")
     op = plain.get(kind.replace("_", ""))

@@ -55,8 +55,9 @@ class Traits:
     score_cap     the soft cap of attention's scores where the file does not say; None: it may not
     logit_cap     the same of the logits
     ssm           whether its blocks are recurrent, and none attends
+    rope_told     whether the key rope.scaling.finetuned says that blocks have rope
     shortconv     whether blocks without heads of keys are short convolutions
-    hybrid        whether they are Mamba 2's
+    hybrid        whether blocks without heads of keys are Mamba 2's
     delta         whether blocks are gated delta nets, but for every fourth or those that are told
     by_width      blocks of the model whose scores are scaled by hidden / heads, not by head_dim,
                   where the file does not say; None: none are
@@ -64,7 +65,7 @@ class Traits:
     latent        whether keys and values come out of a latent vector, which the cache holds
     halves        whether rope turns halves of a head's latent attention, not neighbours
     latent_eps    of the norms of latent vectors, where it is not that of the others
-    mup           whether the scales are those of MiniCPM 2B and 3 (4B) where the file does not say
+    mup           whether the scales are those of MiniCPM 1B to 4B where the file does not say
     by_block      whether sizes differ between blocks (blocks.py), and scores are not scaled
     mtp           whether multi-token prediction blocks may follow the others
     tempered      whether attention's temperature may change with a query's position
@@ -89,6 +90,7 @@ class Traits:
     by_width: int | None = None
     ssm: bool = False
     experts: Routing | None = None
+    rope_told: bool = False
     shortconv: bool = False
     hybrid: bool = False
     delta: bool = False
@@ -109,6 +111,7 @@ GRANITE = replace(
     LLAMA,
     scales=("embedding_scale", "residual_scale", "attention.scale", "logit_scale"),
     divides=True,
+    rope_told=True,
 )
 MINICPM = replace(
     LLAMA, scales=("embedding_scale", "residual_scale", "logit_scale"), divides=True, mup=True
@@ -153,7 +156,7 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "mpt": Traits(activations=GELU, fused_qkv=True, alibi=8.0),
     "smollm3": replace(LLAMA, no_rope=4),
     "granite": GRANITE,
-    "granitemoe": replace(GRANITE, experts=Routing()),
+    "granitemoe": replace(GRANITE, rope_told=False, experts=Routing()),
     "granitehybrid": replace(GRANITE, hybrid=True, experts=Routing()),
     "gpt-oss": Traits(
         activations={"silu": "swiglu_oai"}, norm_eps=RMS_EPS, experts=Routing(scores=""),

@@ -61,10 +61,8 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
     if not keys.flag("attention.causal", True):
         raise ModelError(f"{architecture}.attention.causal is false: only causal models run")
     no_rope = traits.no_rope
-    if architecture in ("granite", "granitehybrid") and not keys.flag(
-        "rope.scaling.finetuned", True
-    ):
-        no_rope = 1  # its name for no rope at all
+    if traits.rope_told and not keys.flag("rope.scaling.finetuned", True):
+        no_rope = 1
     # unused in mixtures of these
     none = 0 if traits.delta and traits.experts else None
     if sizes:

@@ -29,6 +29,12 @@ INFORMATION = frozenset(
         "expert_weights_scale",
         "expert_weights_norm",
         "expert_gating_func",
+        # about Mamba 2's blocks, in a Granite 4 without any
+        "ssm.conv_kernel",
+        "ssm.group_count",
+        "ssm.inner_size",
+        "ssm.state_size",
+        "ssm.time_step_rank",
         # about blocks with a window, in a file without one
         "attention.sliding_window_pattern",
         "attention.key_length_swa",

@@ -20,7 +20,7 @@ from engine.config import Latent, ModelConfig
 from engine.graph import Value
 from engine.models import experts, feed_forward
 from engine.models.blocks import logits_of_blocks
-from engine.models.family import Family, Picked, Rows, output
+from engine.models.family import Family, Picked, Rows, output, output_and_two_sets
 from engine.models.network import Network
 from engine.models.tensors import Constants, Tensors, no_slopes
 
@@ -68,9 +68,7 @@ def makers(config: ModelConfig) -> Tensors:
 
 def optional(config: ModelConfig) -> Tensors:
     """Optional tensors besides the blocks."""
-    sets = ("long", "short") if latent_of(config).halves else ()
-    divisors = {f"rope_factors_{kind}.weight": (config.rope_dims // 2,) for kind in sets}
-    return output(config) | divisors
+    return output_and_two_sets(config) if latent_of(config).halves else output(config)
 
 
 def parts(config: ModelConfig) -> dict[str, Rows | Picked]:

@@ -98,6 +98,12 @@ def output_and_divisors(config: ModelConfig) -> Tensors:
     return output(config) | {"rope_freqs.weight": (config.rope_dims // 2,)}
 
 
+def output_and_two_sets(config: ModelConfig) -> Tensors:
+    """The same with divisors for two lengths of context, too: LongRoPE's."""
+    sets = (f"rope_factors_{kind}.weight" for kind in ("long", "short"))
+    return output_and_divisors(config) | dict.fromkeys(sets, (config.rope_dims // 2,))
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """A family's functions, of which most models have those that stand here.

@@ -1,5 +1,5 @@
-"""LFM 2 (Liquid AI, 2025): most blocks are gated short convolutions, some attend. Behind the first
-blocks networks may be mixtures of experts.
+"""LFM 2 (Liquid AI, 2025): most blocks are gated short convolutions, some attend. After
+the first few blocks, networks may be mixtures of experts.
 
 A block projects its input to B, C and x, convolves B * x over the last few tokens, and gives C
 times that, projected: no activation, and of the text before a state of two tokens. Blocks that

@@ -32,7 +32,9 @@ def block(config: ModelConfig, i: int) -> Tensors:
 
 def optional_block(config: ModelConfig, i: int) -> Tensors:
     """What a file may have of a block."""
-    own = attention_biases(config) | experts.optional(config, i)
+    own = attention_biases(config)
+    if config.architecture == "ernie4_5-moe":
+        own = own | experts.optional(config, i)
     return own if config.is_mixture(i) else {**own, **feed_forward.biases(config)}
 
 

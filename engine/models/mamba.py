@@ -94,7 +94,7 @@ def constants(config: ModelConfig, divisors: np.ndarray[Any, Any] | None) -> Con
 
 def build(net: Network) -> Value:
     """The nodes of one step; its logits [outputs, vocab]."""
-    mixed = mamba2 if net.config.architecture == "mamba2" else mamba
+    mixed = mamba if net.config.architecture == "mamba" else mamba2
     x = net.embedded()
     for i in range(net.config.blocks):
         h = net.rms_norm(f"blk.{i}.attn_norm", x)

@@ -8,7 +8,7 @@ Which it is depends on the context that the model is loaded with, not on a text'
 
 from engine.config import ModelConfig
 from engine.models import feed_forward, qwen
-from engine.models.family import Family, Rows, fused_qkv
+from engine.models.family import Family, Rows, fused_qkv, output_and_two_sets
 from engine.models.tensors import Tensors, attention_tensors
 
 
@@ -22,15 +22,9 @@ def block(config: ModelConfig, i: int) -> Tensors:
     }
 
 
-def optional(config: ModelConfig) -> Tensors:
-    """What a file may have beside the blocks."""
-    sets = {f"rope_factors_{n}.weight": (config.rope_dims // 2,) for n in ("long", "short")}
-    return {"output.weight": (config.vocab, config.hidden), **sets}
-
-
 def parts(config: ModelConfig) -> dict[str, Rows]:
     """Queries, keys and values out of one tensor, gate and up out of another."""
     return fused_qkv(config) | feed_forward.joined_parts(config)
 
 
-FAMILY = Family(block, qwen.build, optional=optional, parts=parts)
+FAMILY = Family(block, qwen.build, optional=output_and_two_sets, parts=parts)

@@ -24,7 +24,7 @@ from engine.models import (
     qwen,
     qwen3next,
 )
-from engine.models.family import Family, Part
+from engine.models.family import Family, Part, output_and_two_sets
 
 FAMILIES: Mapping[str, Family] = {
     "llama": llama.FAMILY,
@@ -73,7 +73,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen35": qwen3next.FAMILY,
     "qwen35moe": qwen3next.FAMILY,
     "deepseek2": deepseek2.FAMILY,
-    "minicpm": replace(llama.FAMILY, optional=phi3.optional),
+    "minicpm": replace(llama.FAMILY, optional=output_and_two_sets),
     "minicpm3": deepseek2.FAMILY,
     "glm4moe": qwen.FAMILY,
     "seed_oss": qwen.FAMILY,

@@ -30,7 +30,8 @@ ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, YaRN", "OLMo 3, other wi
               "MiniCPM 3", "ERNIE 4.5, experts", "GLM 4.5, experts",
               "GLM 4.5, experts, no biases and norms, groups", "Qwen 3 Next",
               "Qwen 3.5", "Qwen 3.5, experts", "Arcee AFM", "Hunyuan, tied, an alpha",
-              "LFM 2, experts", "Granite 4")  # fmt: skip
+              "LFM 2, experts", "Granite 4",
+              "Granite 4, attention alone", "Granite 4, attention alone, experts")  # fmt: skip
 TANH_FOLDERS = ("Gemma 3, stretched, untied, a cap",
                 "Gemma 4, keys alone, no embeddings of layers, untied")  # fmt: skip
 # For these llama.cpp computes GELU's tanh form from a table in F16.

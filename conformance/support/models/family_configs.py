@@ -447,6 +447,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Granite 4, attention alone": {
         **GRANITE4, "layer_types": ["full_attention"] * 3, "position_embedding_type": "rope",
     },
+    "Granite 4, attention alone, experts": {
+        **GRANITE4, "layer_types": ["full_attention"] * 3, "position_embedding_type": "rope",
+        "num_local_experts": 6, "num_experts_per_tok": 2,
+    },
     "LFM 2, experts": LFM2MOE,
     "LFM 2, experts, untied, all mixtures, a scale": {
         **LFM2MOE, "tie_word_embeddings": False, "num_dense_layers": 0, "conv_L_cache": 5,

@@ -180,6 +180,13 @@ class SmallMixture(Small):
             if self.architecture == "qwen2moe":
                 yield f"{block}.ffn_gate_inp_shexp.weight", self.hidden
 
+    def tensors(self) -> Tensors:
+        """ERNIE's bias of the choice is a row, as llama.cpp's converter writes it."""
+        weights, norms = Small.tensors(self)
+        for name in (n for n in norms if self.architecture == "ernie4_5-moe" and "exp_probs" in n):
+            norms[name] = norms[name].reshape(1, -1)
+        return weights, norms
+
     def shape(self) -> Shape:
         normed = self.architecture not in ("qwen2moe", "olmoe")
         own = Mixture(

@@ -307,15 +307,18 @@ class ErnieMoe(Mixture, Ernie):
         "expert_feed_forward_length": "moe_intermediate_size",
     }
     words: ClassVar = {}
+    biases: ClassVar = {}
     unused = r"model\.mtp_.*"
     required = ("num_key_value_heads", "rms_norm_eps", "rope_theta")
 
     def check(self, config: Fields) -> None:
         super().check(config)
-        last = config.count("num_hidden_layers") - 1
-        told = config.get("moe_layer_interval", 1), config.get("moe_layer_end_index", -1)
-        if told not in ((1, -1), (1, last)):
-            raise config.error("a layer behind the first ones is dense: all have experts here")
+        if config.flag("use_bias", False):
+            raise config.error("use_bias is true; this family has no biases")
+        interval, end = config.count("moe_layer_interval", 1), config.get("moe_layer_end_index", -1)
+        if interval != 1 or -1 != end < config.count("num_hidden_layers") - 1:
+            said = f"moe_layer_interval is {interval}, moe_layer_end_index {end}"
+            raise config.error(f"{said}: all layers behind the first ones have experts here")
 
     def expert_keys(self, config: Fields) -> gw.Keys:
         width, shared = config.count("moe_intermediate_size"), "moe_num_shared_experts"
@@ -332,16 +335,12 @@ class ErnieMoe(Mixture, Ernie):
         assert model.experts
         for i in filter(model.is_mixture, range(model.blocks)):
             name = f"model.layers.{i}.mlp.moe_statics.e_score_correction_bias"
-            found[f"blk.{i}.exp_probs_b.bias"] = Source(name, (model.experts.count,))
+            own = Source(name, (model.experts.count,), theirs=(1, model.experts.count))
+            found[f"blk.{i}.exp_probs_b.bias"] = own
         return found
 
     def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """With the bias of the choice, a row in the checkpoint, as a vector."""
-        found = dict(stacked(super().named(tensors)))
-        for name, tensor in found.items():
-            if name.endswith(".e_score_correction_bias") and isinstance(tensor, StoredTensor):
-                found[name] = replace(tensor, dims=tensor.dims[-1:], strides=tensor.strides[-1:])
-        return found
+        return stacked(super().named(tensors))
 
 
 class Olmoe(Qwen3Moe):
@@ -382,7 +381,7 @@ class GraniteMoe(Mixture, Granite):
 
     def shape(self, config: Fields) -> gw.Keys:
         found = {**super().shape(config)}
-        if config.get("architectures") == ["GraniteMoeSharedForCausalLM"]:
+        if config.get("architectures") == [GraniteMoe.architectures[1]]:
             shared = config.count("shared_intermediate_size", 1024)
             found["expert_shared_feed_forward_length"] = gw.u32(shared)
         return found

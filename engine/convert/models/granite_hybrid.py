@@ -4,7 +4,7 @@ import math
 from typing import ClassVar
 
 from engine.config import ModelConfig
-from engine.convert.family import Source
+from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.models.experts import GraniteMoe
 from engine.convert.models.mamba import NO_LIMITS, of_states
@@ -34,6 +34,11 @@ class GraniteHybrid(GraniteMoe):
         "ssm_d": "model.layers.{}.mamba.D",
         "ssm_dt.bias": "model.layers.{}.mamba.dt_bias",
     }
+
+    words: ClassVar = {**GraniteMoe.words, "layer_types": "layers_block_type"}
+
+    def fits(self, config: Fields) -> bool:
+        return KINDS[1] in self.kinds(self.usual_words(config))
 
     def check(self, config: Fields) -> None:
         super().check(config)
@@ -77,12 +82,39 @@ class GraniteHybrid(GraniteMoe):
             config = Fields({**config.values, "layer_types": told}, config.place)
         return config.kinds(KINDS, [KINDS[1]] * blocks)
 
-    def notes(self, config: Fields) -> list[str]:
-        found = super().notes(config)
-        if KINDS[1] not in self.kinds(config):
-            found.append(f"all of its layers attend: llama.cpp, of {self.gguf}, wants Mamba 2's")
-        return found
-
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
         found = super().sources(config, model)
         return {name: of_states(name, source, flat=True) for name, source in found.items()}
+
+
+class Granite4(GraniteHybrid):
+    """Granite 4 all of whose layers attend, dense: a Granite."""
+
+    about = "Granite 4, of attention alone"
+    gguf = "granite"
+
+    def fits(self, config: Fields) -> bool:
+        return not (super().fits(config) or self.has_experts(config))
+
+    def shape(self, config: Fields) -> gw.Keys:
+        found = {k: v for k, v in super().shape(config).items() if not k.startswith("ssm.")}
+        kv_heads = self.kv_heads(config, config.count("num_attention_heads"))
+        return {**found, "attention.head_count_kv": gw.u32(kv_heads)}
+
+
+class Granite4Moe(Granite4):
+    """The same of experts, with rope."""
+
+    about = "Granite 4, of attention alone and experts"
+    gguf = "granitemoe"
+
+    def fits(self, config: Fields) -> bool:
+        return not GraniteHybrid.fits(self, config) and self.has_experts(config)
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        if config.get("position_embedding_type") != "rope":
+            raise config.error("position_embedding_type is not rope, which this family has")
+
+
+FAMILIES: tuple[Family, ...] = (GraniteHybrid(), Granite4(), Granite4Moe())

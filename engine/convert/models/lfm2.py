@@ -135,6 +135,14 @@ class Lfm2Moe(Mixture, Lfm2):
             "expert_weights_scale": gw.f32(config.real("routed_scaling_factor", 1.0)),
         }
 
+    def notes(self, config: Fields) -> list[str]:
+        found, of = super().notes(config), f"llama.cpp, of {self.gguf},"
+        if config.real("routed_scaling_factor", 1.0) != 1:
+            found.append(f"its routed_scaling_factor is its own: {of} computes with 1")
+        if not config.flag("use_expert_bias", True):
+            found.append(f"its router has no bias: {of} wants one")
+        return found
+
     def ffn(self, config: Fields) -> int:
         """The width of a dense layer's network, as given."""
         return config.count("intermediate_size", 7168)

@@ -23,8 +23,8 @@ I16 = ir.IntType(16)
 
 
 def in_order(builder: Any, values: Iterable[Any]) -> list[Any]:
-    """These vectors and integers, of which LLVM knows nothing from here on: it would add in trees,
-    or finish one sum after the other, for which registers are too few."""
+    """These vectors and integers, of which LLVM knows nothing from here on, so that it computes
+    nothing of one before all are there. It takes no instruction."""
     given = list(values)
     kinds, places = [v.type for v in given], range(len(given))
     registers = ("=r" if isinstance(kind, ir.IntType) else "=v" for kind in kinds)

@@ -121,7 +121,8 @@ class ByteProducts(Microkernel):
 
         first, second = map(adding, codes_of(layout, lanes), (0, 4))
         unpacks = layout.planes != (8,)
-        between = before_half if self.dot is not None and unpacks else as_they_are
+        of_x86 = self.dot is not None
+        between = before_half if of_x86 and unpacks else as_they_are
 
         @njit(inline="always")
         def whole(dots, weight, at, q, where, size):

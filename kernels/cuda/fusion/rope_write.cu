@@ -7,8 +7,8 @@ constexpr int THREADS = 256;
 
 // Rotated element i of a row of heads; pair p of a head is p * step and p * step + beside.
 static __device__ __forceinline__ float rotated(const float* __restrict__ row,
-                                               const float* __restrict__ rotation, int i,
-                                               int head_dim, int pairs, int step, int beside) {
+                                                const float* __restrict__ rotation, int i,
+                                                int head_dim, int pairs, int step, int beside) {
   const int within = static_cast<unsigned>(i) % static_cast<unsigned>(head_dim);
   if (within >= 2 * pairs) return row[i];
   const bool second = step == 2 ? within % 2 : within >= pairs;
