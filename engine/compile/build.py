@@ -182,7 +182,7 @@ def _weights_of(
         if (name := at(own)) not in file.tensors:
             continue
         info = file.tensors[name]
-        vector = len(info.dims) == 1 or name.endswith((".bias", "_norm.weight"))
+        vector = len(info.dims) == 1 or name.endswith(("exp_probs_b.bias", "_norm.weight"))
         if vector or is_small(name):
             values = FORMATS[info.type_name].dequantise(file.tensor(name))
             if name.endswith(
