@@ -182,13 +182,10 @@ def _weights_of(
         if (name := at(own)) not in file.tensors:
             continue
         info = file.tensors[name]
-        vector = len(info.dims) == 1 or name.endswith(("exp_probs_b.bias", "_norm.weight"))
-        if vector or is_small(name):
+        row = name.endswith("exp_probs_b.bias")  # in ERNIE's files by llama.cpp's converter
+        if len(info.dims) == 1 or row or name.endswith("_norm.weight") or is_small(name):
             values = FORMATS[info.type_name].dequantise(file.tensor(name))
-            if name.endswith(
-                "exp_probs_b.bias"
-            ):  # llama.cpp's converter keeps ERNIE's [1, experts]
-                values = values.reshape(-1)
+            values = values.reshape(-1) if row else values
             if name.endswith("layer_output_scale.weight"):  # one number that scales everything
                 values = np.repeat(values, config.hidden)
             arrays[name] = to_op_layout(name, values)
