@@ -250,6 +250,8 @@ GLM4MOE = {**DEEPSEEK3, "architectures": ["Glm4MoeForCausalLM"], "num_key_value_
            "rms_norm_eps": 1e-5}  # fmt: skip
 ERNIEMOE = {**GLM4MOE, "architectures": ["Ernie4_5_MoeForCausalLM"], "rope_theta": 5e5,
             "moe_num_experts": 8, "moe_k": 2}  # fmt: skip
+LFM2MOE = {**GLM4MOE, "architectures": ["Lfm2MoeForCausalLM"], "num_experts": 8}
+GRANITE4 = {**GLM4MOE, "architectures": ["GraniteMoeHybridForCausalLM"]}
 LONGER = {
     "type": "longrope",
     "factor": 4.0,
@@ -330,6 +332,12 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "dense layers of ERNIE": (ERNIEMOE | {"moe_layer_interval": 2}, "all layers behind the first"),
     "last mixture of ERNIE": (ERNIEMOE | {"moe_layer_end_index": 1, "num_hidden_layers": 3},
                               "moe_layer_end_index 1: all layers behind the first"),
+    "weights of LFM 2": (LFM2MOE | {"norm_topk_prob": False}, "norm_topk_prob is false; this"),
+    "biases of Granite 4": (GRANITE4 | {"mamba_proj_bias": True}, "in this family, projections"),
+    "steps of Granite 4": (GRANITE4 | {"time_step_limit": [0.1, 1.0]}, "time_step_limit is"),
+    "experts of Granite 4 without rope": (
+        GRANITE4 | {"layers_block_type": ["attention"]}, "position_embedding_type is not rope"
+    ),
     "biases of ERNIE": (ERNIEMOE | {"use_bias": True}, "use_bias is true; this family has no"),
     "experts of no number": (GLM4MOE | {"n_routed_experts": None}, "n_routed_experts is missing"),
     "grouped latent attention": (MINICPM3 | {"num_key_value_heads": 2}, "all heads have keys"),

@@ -274,3 +274,20 @@ def test_keys_of_mamba_in_a_granite_that_only_attends(tmp_path):
     keys = {f"ssm__{name}": size for name, size in ssm.items()}
     paths = small.write(tmp_path / "plain.gguf"), small.write(tmp_path / "four.gguf", **keys)
     assert_array_equal(*(engine_logits(path, [1, 5, 9]) for path in paths))
+
+
+def test_longrope_without_divisors(tmp_path):
+    """What the key asks for is two tensors."""
+    path = FAMILIES["MiniCPM"].write(tmp_path / "long.gguf", rope__scaling__type="longrope")
+    line = refusal(ModelError, path, engine_logits, path, [1, 5])
+    assert line == "tensor rope_factors_short.weight is missing"
+
+
+def test_scales_of_a_minicpm_that_says_none(tmp_path):
+    """They are the paper's, for the model's own depth and width."""
+    small = replace(FAMILIES["MiniCPM"], architecture="llama")
+    with GGUFFile(small.write(tmp_path / "none.gguf")) as file:
+        keys = {k.replace("llama.", "minicpm."): v for k, v in file.metadata.items()}
+    found = config_of(keys | {"general.architecture": "minicpm"}, small.vocab).scales
+    assert (found.embedding, found.attention, found.logits) == (12.0, None, 256 / small.hidden)
+    assert found.residual == pytest.approx(1.4 / small.blocks**0.5)

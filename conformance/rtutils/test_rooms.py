@@ -34,7 +34,7 @@ LINES = {
     "reference": 17_380,
     "kernels": 28_120,
     "engine": 34_310,
-    "conformance": 41_860,
+    "conformance": 41_885,
     "bench": 27_740,
     "data": 2_720,
     "assay": 335,

@@ -9,12 +9,10 @@ import numpy as np
 
 from engine.config import ModelConfig
 from engine.convert import rope_scaling
-from engine.convert.checkpoint import Tensor
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.models.experts import Mixture, Routed, leading
 from engine.convert.models.qwen import Qwen2
-from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
 from reference.formats.format import Floats
 
@@ -91,9 +89,6 @@ class DeepSeekV2(Mixture, Family):
             "expert_weights_scale": gw.f32(config.real("routed_scaling_factor", 1.0)),
             **self.expert_keys(config),
         }
-
-    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return stacked(super().named(tensors))
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
         own = model.latent

@@ -68,6 +68,21 @@ def of_experts(shared: str) -> dict[str, str]:
     }
 
 
+CHOICE = "model.layers.{}.mlp.gate.e_score_correction_bias"  # of DeepSeek V3
+
+
+def biases_of_choice(model: ModelConfig, tensor: str, rows: bool = False) -> dict[str, Source]:
+    """The bias of the choice of every mixture, by the name that the checkpoint has with a layer's
+    number in it; there they may be matrices of a row."""
+    assert model.experts
+    dims = (model.experts.count,)
+    theirs = (1, *dims) if rows else dims
+    return {
+        f"blk.{i}.exp_probs_b.bias": Source(tensor.format(i), dims, theirs=theirs)
+        for i in filter(model.is_mixture, range(model.blocks))
+    }
+
+
 class Mixture:
     """What families of experts have in common: config.json's fields by GGUF's keys.
 
@@ -92,6 +107,9 @@ class Mixture:
         if self.normed and normed != self.routing.normed:
             found["expert_weights_norm"] = gw.boolean(normed)
         return found
+
+    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return stacked(super().named(tensors))  # type: ignore[misc]
 
     def expert_notes(self, config: Fields) -> list[str]:
         usual = self.routing.normed
@@ -125,9 +143,6 @@ class Routed(Mixture):
         "expert_feed_forward_length": "moe_intermediate_size",
     }
     words: ClassVar[Mapping[str, str]] = {}
-    alone: ClassVar[Mapping[str, str]] = {
-        "exp_probs_b.bias": "model.layers.{}.mlp.gate.e_score_correction_bias"
-    }
     normed = "norm_topk_prob"
 
     def there(self, config: Fields, tensors: Mapping[str, Tensor]) -> Fields:
@@ -156,14 +171,7 @@ class Routed(Mixture):
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
         whole = nextn.whole(model)
         found: dict[str, Source] = super().sources(config, whole)  # type: ignore[misc]
-        assert model.experts
-        for name, module in self.alone.items():
-            for i in filter(whole.is_mixture, range(whole.blocks)):
-                found[f"blk.{i}.{name}"] = Source(module.format(i), (model.experts.count,))
-        return found | nextn.sources(model, NEXTN)
-
-    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return stacked(super().named(tensors))  # type: ignore[misc]
+        return found | biases_of_choice(whole, CHOICE) | nextn.sources(model, NEXTN)
 
     def is_unused(self, name: str, config: Fields) -> bool:
         layer, layers = re.match(r"model\.layers\.(\d+)\.", name), config.count("num_hidden_layers")
@@ -197,9 +205,6 @@ class Mixtral(Mixture, Mistral):
 
     def check(self, config: Fields) -> None:
         super().check(Fields({"sliding_window": None, **config.values}, config.place))
-
-    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return stacked(super().named(tensors))
 
 
 class Qwen3Moe(Mixture, Qwen3):
@@ -243,9 +248,6 @@ class Qwen3Moe(Mixture, Qwen3):
             said = "a part of its layers is dense"
             found.append(f"{said}: llama.cpp, of {self.gguf}, wants experts in every layer")
         return found
-
-    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return stacked(super().named(tensors))
 
 
 class Qwen2Moe(Qwen3Moe):
@@ -331,16 +333,8 @@ class ErnieMoe(Mixture, Ernie):
         }
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
-        found = super().sources(config, model)
-        assert model.experts
-        for i in filter(model.is_mixture, range(model.blocks)):
-            name = f"model.layers.{i}.mlp.moe_statics.e_score_correction_bias"
-            own = Source(name, (model.experts.count,), theirs=(1, model.experts.count))
-            found[f"blk.{i}.exp_probs_b.bias"] = own
-        return found
-
-    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return stacked(super().named(tensors))
+        bias = "model.layers.{}.mlp.moe_statics.e_score_correction_bias"
+        return super().sources(config, model) | biases_of_choice(model, bias, rows=True)
 
 
 class Olmoe(Qwen3Moe):

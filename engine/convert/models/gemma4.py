@@ -11,7 +11,6 @@ from engine.convert.checkpoint import Tensor
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.models.experts import Mixture, in_halves
-from engine.convert.stacked import stacked
 from engine.convert.text_part import TextPart
 from engine.convert.windows import KINDS
 from engine.gguf import writer as gw
@@ -148,7 +147,7 @@ class Gemma4(Mixture, TextPart):
 
     def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         texts = {re.sub(r"^model\.language_model\.", "model.", n): t for n, t in tensors.items()}
-        return in_halves(stacked(super().named(texts)))
+        return in_halves(super().named(texts))
 
     def computed(self, config: Fields, model: ModelConfig) -> dict[str, Floats]:
         """Divisors of rotary frequencies: finite for the pairs that rotate."""

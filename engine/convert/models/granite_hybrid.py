@@ -1,13 +1,12 @@
 """The family of engine/models/granite_hybrid.py."""
 
-import math
 from typing import ClassVar
 
 from engine.config import ModelConfig
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.models.experts import GraniteMoe
-from engine.convert.models.mamba import NO_LIMITS, of_states
+from engine.convert.models.mamba import check_steps, of_states
 from engine.gguf import writer as gw
 
 KINDS = "attention", "mamba"  # of layers
@@ -34,7 +33,6 @@ class GraniteHybrid(GraniteMoe):
         "ssm_d": "model.layers.{}.mamba.D",
         "ssm_dt.bias": "model.layers.{}.mamba.dt_bias",
     }
-
     words: ClassVar = {**GraniteMoe.words, "layer_types": "layers_block_type"}
 
     def fits(self, config: Fields) -> bool:
@@ -44,9 +42,7 @@ class GraniteHybrid(GraniteMoe):
         super().check(config)
         if config.flag("mamba_proj_bias", False) or not config.flag("mamba_conv_bias", True):
             raise config.error("Mamba's convolutions have biases in this family, projections none")
-        limits = config.get("time_step_limit", [0.0, math.inf])
-        if limits not in NO_LIMITS:
-            raise config.error(f"time_step_limit is {limits}; this family's steps have no limits")
+        check_steps(config)
 
     def expert_keys(self, config: Fields) -> gw.Keys:
         return super().expert_keys(config) if self.has_experts(config) else {}

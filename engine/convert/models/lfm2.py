@@ -1,16 +1,13 @@
 """The family of engine/models/lfm2.py."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
 from engine.config import ModelConfig
 from engine.convert import rope_scaling
-from engine.convert.checkpoint import Tensor
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
-from engine.convert.models.experts import Mixture, leading
-from engine.convert.stacked import stacked
+from engine.convert.models.experts import Mixture, biases_of_choice, leading
 from engine.gguf import writer as gw
 from engine.metadata.mixers import MOST_BLOCKS
 from engine.recurrent import is_small
@@ -149,12 +146,6 @@ class Lfm2Moe(Mixture, Lfm2):
 
     def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
         found = super().sources(config, model)
-        assert model.experts
         if config.flag("use_expert_bias", True):
-            for i in filter(model.is_mixture, range(model.blocks)):
-                name = f"model.layers.{i}.feed_forward.expert_bias"
-                found[f"blk.{i}.exp_probs_b.bias"] = Source(name, (model.experts.count,))
+            found |= biases_of_choice(model, "model.layers.{}.feed_forward.expert_bias")
         return found
-
-    def named(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return stacked(super().named(tensors))

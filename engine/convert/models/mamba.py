@@ -23,6 +23,13 @@ def decay(logarithms: Floats) -> Floats:
     return np.asarray(-np.exp(logarithms))
 
 
+def check_steps(config: Fields) -> None:
+    """Refuse bounds of Mamba 2's steps."""
+    limits = config.get("time_step_limit", [0.0, math.inf])
+    if limits not in NO_LIMITS:
+        raise config.error(f"time_step_limit is {limits}; this family's steps have no limits")
+
+
 def of_states(name: str, source: Source, flat: bool) -> Source:
     """The source of a tensor, as it is in the checkpoint: if `flat`, matrices of a recurrent block
     are vectors there."""
@@ -112,9 +119,7 @@ class Mamba2(Mamba):
 
     def check(self, config: Fields) -> None:
         super().check(config)
-        limits = config.get("time_step_limit", [0.0, math.inf])
-        if limits not in NO_LIMITS:
-            raise config.error(f"time_step_limit is {limits}; this family's steps have no limits")
+        check_steps(config)
 
     def shape(self, config: Fields) -> gw.Keys:
         found = {**super().shape(config)}

@@ -95,12 +95,13 @@ class ByteProducts(Microkernel):
     """Dots by byte multiplication: `four` is (dots, weights, panel, offset, size) -> dots for four
     bytes a row. Without `tables`, codes are stored as the values that they name. `four_of_two` is
     `four` for two groups of rows at once, `dot` is for filling panels
-    (Microkernel.dot_of_bytes)."""
+    (Microkernel.dot_of_bytes), and `between` is what dots go through between a block's halves."""
 
     four: Any
     tables: bool = True
     four_of_two: Any = None
     dot: Any = None
+    between: Any = as_they_are
 
     def layout(self, format: str) -> Layout:
         return LAYOUTS[format] if self.tables else LAYOUTS[format].spread()
@@ -121,8 +122,7 @@ class ByteProducts(Microkernel):
 
         first, second = map(adding, codes_of(layout, lanes), (0, 4))
         unpacks = layout.planes != (8,)
-        of_x86 = self.dot is not None
-        between = before_half if of_x86 and unpacks else as_they_are
+        between = self.between if unpacks else as_they_are
 
         @njit(inline="always")
         def whole(dots, weight, at, q, where, size):
@@ -196,7 +196,9 @@ def four_codes(layout: Layout, lanes: int, half: int) -> Any:
 NARROW, WIDE = Blocking((6, 4, 2, 1), 48, 64), Blocking((12, 8, 6, 5, 4, 2, 1), 48, 64)
 GENERIC = ByteProducts(8, 2, pack_halves, NARROW, by_pairs, tables=False)
 TWO = outer_of_two(dot4)
-AVX512_VNNI = ByteProducts(16, 1, pack_word, WIDE, by_bytes, four_of_two=TWO, dot=dot4)
+AVX512_VNNI = ByteProducts(
+    16, 1, pack_word, WIDE, by_bytes, four_of_two=TWO, dot=dot4, between=before_half
+)
 
 
 GENERIC_SHARES = shares(GENERIC, "generic", LAYOUTS)
