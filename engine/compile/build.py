@@ -182,7 +182,7 @@ def _weights_of(
         if (name := at(own)) not in file.tensors:
             continue
         info = file.tensors[name]
-        row = name.endswith("exp_probs_b.bias")  # in ERNIE's files by llama.cpp's converter
+        row = name.endswith("exp_probs_b.bias")  # which may be one, as `check_dims` says
         if len(info.dims) == 1 or row or name.endswith("_norm.weight") or is_small(name):
             values = FORMATS[info.type_name].dequantise(file.tensor(name))
             values = values.reshape(-1) if row else values
