@@ -390,6 +390,12 @@ REFUSED: list[tuple[Subject, str, Weight | Array | None, str]] = [
     (QWEN2, "blk.0.attn_v.bias", None, "is missing"),
     (QWEN3, "blk.0.attn_q_norm.weight", None, "is missing"),
     (HUNYUAN, "blk.0.attn_q_norm.weight", None, "is missing"),
+    (
+        SmallMixture(architecture="minimax-m2"),
+        "blk.0.attn_k_norm.weight",
+        np.ones(16, np.float32),
+        "is [16], not [32]",
+    ),
     (QWEN3, "blk.0.attn_k_norm.weight", np.ones(32, np.float32), "is [32], not [16]"),
     (NEOX, "blk.0.attn_qkv.bias", None, "is missing"),
     (NEOX, "blk.0.attn_qkv.bias", np.ones(64, np.float32), "is [64], not [192]"),

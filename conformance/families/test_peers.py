@@ -54,6 +54,7 @@ UNUSUAL = {"ReLU": "its activation is relu", "GELU": "its activation is gelu",
            "all mixtures, a scale": "its router has no bias",
           "scales and": "its scales are its own",
           "an eps of its own": "norms of its latent vectors have an eps of 1e-06",
+          "VL": "what sees images is left out",
           "base in windows": "rope has a base of 10000 in layers with a window",
           "few layers": "it has windows, and layers without rope",
           "Gemma 2, no caps": "it has no attn_logit_softcapping and no final_logit_softcapping",
@@ -179,6 +180,21 @@ def test_the_text_of_a_model_that_sees(saved, tmp_path):
         assert theirs.metadata["qwen35moe.rope.dimension_sections"] == [1, 1, 1, 0]
 
 
+def test_experts_with_the_input_first(saved, tmp_path):
+    """Published checkpoints of Qwen 3 VL have experts' tensors the other way round than those that
+    transformers saves of a new model; the file is the same."""
+    from safetensors.torch import load_file, save_file
+
+    folder = saved("Qwen 3 VL, text, experts", tmp_path / "model")
+    convert(folder, tmp_path / "last.gguf", "F32", name="one")
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if ".experts." in name]:
+        tensors[name] = tensors[name].transpose(1, 2).contiguous()
+    save_file(tensors, folder / "model.safetensors")
+    convert(folder, tmp_path / "first.gguf", "F32", name="one")
+    assert (tmp_path / "first.gguf").read_bytes() == (tmp_path / "last.gguf").read_bytes()
+
+
 # What joins a token's embedding and what the head reads, the norms of both, and that behind.
 DEEPSEEK = tuple(f"model.layers.3.{n}" for n in ("eh_proj", "enorm", "hnorm", "shared_head.norm"))
 QWEN = ("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
@@ -285,10 +301,13 @@ def test_where_f16_decides_between_experts(llama_cpp, tmp_path):
 
 @pytest.mark.parametrize("small", AGREED, ids=lambda small: small.architecture)
 def test_llama_cpp_agrees(llama_cpp, small, tmp_path):
-    """llama.cpp opens the same file; its GELU is the tanh form, which the key tells the engine."""
+    """llama.cpp opens the same file; its GELU is the tanh form, which the key tells the engine. Of
+    `qwen2vl` it does not read eps, and has 0."""
     gelu = small.architecture in TANH
-    tanh = {"hidden_activation": "gelu_pytorch_tanh"} if gelu else {}
-    path = small.write(tmp_path / "small.gguf", **tanh)
+    words = {"hidden_activation": "gelu_pytorch_tanh"} if gelu else {}
+    if small.architecture == "qwen2vl":
+        words = {"attention__layer_norm_rms_epsilon": 1e-12}
+    path = small.write(tmp_path / "small.gguf", **words)
     theirs = llama_cpp.logits(path, tokens())
     demand_near(engine_logits(path, tokens()), theirs, TABLE if gelu else EXACT)
 

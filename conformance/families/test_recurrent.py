@@ -23,6 +23,7 @@ from conformance.support.bit_laws import (  # noqa: F401 - laws, of this file's 
 )
 from conformance.support.budgets import bits, budgeted, wanted
 from conformance.support.models.small_families import (
+    SUBJECTS,
     SmallDeepSeek,
     SmallGlmMoe,
     exact,
@@ -360,13 +361,14 @@ def test_tokens_between_are_refused(path):
         ("Qwen 3 Next", {"ssm__state_size": 8}, "inner_size is 96: want 6 heads of state_size 8"),
         ("Qwen 3.5", {"attention__recurrent_layers": [True]}, "has 1 values for 3 blocks"),
         ("Qwen 3.5", {"rope__dimension_sections": [1, 1, 0, 9]}, "dimensions that turn 4 pairs"),
+        ("Qwen 2 VL", {"rope__dimension_sections": [2, 3, 2, 1]}, "dimensions that turn 8 pairs"),
         ("Qwen 3.5", {"rope__dimension_sections": 3}, "dimension_sections is 3: want three"),
         ("Qwen 3.5", {"nextn_predict_layers": 3}, "block_count must be a count of at least 4"),
         ("LFM 2", {"shortconv__l_cache": 1}, "shortconv.l_cache must be a count of at least 2"),
     ],
 )
 def test_what_is_refused(name, keys, line, tmp_path):
-    small = RECURRENT[name]
+    small = {**SUBJECTS, **RECURRENT}[name]
     path = small.write(tmp_path / "small.gguf")
     with GGUFFile(path) as file:
         metadata = dict(file.metadata)

@@ -70,6 +70,7 @@ RUN = {
         "residual_scale",
     ),
     "qwen35": ("full_attention_interval", "nextn_predict_layers", "rope.dimension_sections"),
+    **dict.fromkeys(("qwen2vl", "qwen3vl", "qwen3vlmoe"), ("rope.dimension_sections",)),
     "mistral3": ("attention.temperature_scale",),
 }
 VECTOR = np.ones(16, np.float32)

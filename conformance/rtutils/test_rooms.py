@@ -33,8 +33,8 @@ ROOMS = {
 LINES = {
     "reference": 17_380,
     "kernels": 28_120,
-    "engine": 34_310,
-    "conformance": 41_885,
+    "engine": 34_440,
+    "conformance": 42_000,
     "bench": 27_740,
     "data": 2_720,
     "assay": 335,

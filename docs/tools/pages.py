@@ -39,6 +39,8 @@ NAMES = {
     "gpt_neox": "gptneox", "phi": "phi2", "cohere": "command-r", "gemma3_text": "gemma3",
     "gemma4_text": "gemma4", "ministral3": "mistral3", "hunyuan_v1_dense": "hunyuan-dense",
     "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "glm4_moe": "glm4moe",
+    "qwen2_vl": "qwen2vl", "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl",
+    "qwen3_vl_moe": "qwen3vlmoe", "minimax_m2": "minimax-m2", "hunyuan_v1_moe": "hunyuan-moe",
     "ernie4_5_moe": "ernie4_5-moe", "lfm2_moe": "lfm2moe",
     "granitemoehybrid": "granitehybrid",
     "mistral": "llama", "olmo3": "olmo2", "mixtral": "llama", "qwen2_moe": "qwen2moe",

@@ -146,7 +146,7 @@ def _of_contexts(config: Fields, rope: Fields, rope_dims: int) -> dict[str, Floa
 
 def _kind(rope: Fields) -> str:
     kind = rope.get("rope_type", rope.get("type", "default"))
-    kind = "longrope" if kind == "su" else kind  # its first name
+    kind = {"su": "longrope", "mrope": "default"}.get(str(kind), kind)  # their first names
     if kind not in KINDS:
         raise rope.error(f"rope_type is {kind!r}; this engine runs {', '.join(KINDS)}")
     return str(kind)

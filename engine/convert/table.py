@@ -2,7 +2,15 @@
 
 from engine.convert.family import Family
 from engine.convert.fields import Fields
-from engine.convert.models import deepseek, experts, gemma4, gpt_oss, granite_hybrid, qwen3next
+from engine.convert.models import (
+    deepseek,
+    experts,
+    gemma4,
+    gpt_oss,
+    granite_hybrid,
+    qwen3next,
+    qwen_vl,
+)
 from engine.convert.models.cohere import Cohere, Cohere2
 from engine.convert.models.falcon import Falcon
 from engine.convert.models.gemma import Gemma, Gemma2, Gemma3
@@ -27,6 +35,7 @@ FAMILIES: tuple[Family, ...] = (
     *gpt_oss.FAMILIES,
     *granite_hybrid.FAMILIES,
     *qwen3next.FAMILIES,
+    *qwen_vl.FAMILIES,
 )  # fmt: skip
 
 

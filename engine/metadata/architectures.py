@@ -69,6 +69,8 @@ class Traits:
     by_block      whether sizes differ between blocks (blocks.py), and scores are not scaled
     mtp           whether multi-token prediction blocks may follow the others
     tempered      whether attention's temperature may change with a query's position
+    sections      how a head's pairs are shared out to the dimensions of an image's positions:
+                  "interleaved", or "in stretches"; "": positions have one dimension
     """
 
     activations: Mapping[str, str]
@@ -101,6 +103,7 @@ class Traits:
     by_block: bool = False
     mtp: bool = False
     tempered: bool = False
+    sections: str = ""
 
 
 GELU = {"gelu": "gelu_erf", "gelu_pytorch_tanh": "gelu"}
@@ -118,7 +121,7 @@ MINICPM = replace(
 )
 GEMMA = Traits(activations={"gelu_pytorch_tanh": "geglu"}, norm_eps=RMS_EPS)
 GEMMA2 = replace(GEMMA, scales=("attention.scale",))
-DELTA = replace(LLAMA, delta=True, mtp=True)
+DELTA = replace(LLAMA, delta=True, mtp=True, sections="interleaved")
 ARCHITECTURES: Mapping[str, Traits] = {
     "llama": replace(LLAMA, experts=Routing()),  # Mixtral, arXiv 2401.04088
     "mistral3": replace(LLAMA, tempered=True),
@@ -140,11 +143,16 @@ ARCHITECTURES: Mapping[str, Traits] = {
         experts=Routing(),
     ),
     "qwen2": LLAMA,
+    "qwen2vl": replace(LLAMA, sections="in stretches"),
     "qwen3": LLAMA,
+    "qwen3vl": replace(LLAMA, sections="interleaved"),
     "qwen2moe": replace(
         LLAMA, experts=Routing(normed=False, part=True, gated=True, listed=True)
     ),
     "qwen3moe": replace(LLAMA, experts=Routing(part=True, listed=True)),
+    "qwen3vlmoe": replace(
+        LLAMA, sections="interleaved", experts=Routing(part=True, listed=True)
+    ),
     "olmoe": replace(LLAMA, experts=Routing(normed=False)),
     "phi2": Traits(activations=TANH),
     "gptneox": Traits(activations=GELU, fused_qkv=True, two_orders=True),
@@ -198,4 +206,9 @@ ARCHITECTURES: Mapping[str, Traits] = {
     "glm4moe": replace(
         LLAMA, mtp=True, experts=Routing(scores="sigmoid", normed=False, counted=True)
     ),
+    "dots1": replace(
+        LLAMA, experts=Routing(scores="sigmoid", normed=False, counted=True)
+    ),
+    "minimax-m2": replace(LLAMA, experts=Routing(scores="sigmoid")),
+    "hunyuan-moe": replace(LLAMA, experts=Routing()),
 }  # fmt: skip

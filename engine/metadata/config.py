@@ -118,8 +118,8 @@ def config_of(metadata: Mapping[str, Any], vocab: int) -> ModelConfig:
         temperature=keys.real("attention.temperature_scale", 0.0) if traits.tempered else 0.0,
     )
     config.check()
-    if traits.delta:
-        check_sections(keys, config.rope_dims // 2)
+    if traits.sections:
+        check_sections(keys, config.rope_dims // 2, traits.sections)
     if fault := unused_key(metadata, architecture, keys.read):
         raise ModelError(fault)
     return config

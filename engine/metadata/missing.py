@@ -12,7 +12,7 @@ _BY_OP: Final[tuple[tuple[str, str], ...]] = (
         " gemma-embedding llama-embed dream llada llada-moe rnd1",
     ),
     ("relative position bias and attention to an encoder's tokens", "t5 t5encoder"),
-    ("rope of several positions a token", "qwen2vl qwen3vl qwen3vlmoe paddleocr hunyuan_vl"),
+    ("rope of several positions a token", "paddleocr hunyuan_vl"),
     ("experts that only an image's tokens meet", "cogvlm"),
     ("an encoder of images", "clip"),
     ("a decoder of sound", "wavtokenizer-dec qwen3tts pockettts"),
@@ -44,8 +44,8 @@ _BY_OP: Final[tuple[tuple[str, str], ...]] = (
         "baichuan gptj starcoder refact qwen phimoe plamo plamo3 codeshell orion"
         " xverse arctic deepseek deepseek2-ocr chatglm jais jais2 nemotron_h"
         " nemotron_h_moe exaone-moe chameleon plm bailingmoe"
-        " bailingmoe2 dots1 afmoe falcon-h1 hunyuan-moe"
-        " smallthinker minimax-m2 pangu-embedded maincoder mellum nanbeige cohere2moe"
+        " bailingmoe2 afmoe falcon-h1"
+        " smallthinker pangu-embedded maincoder mellum nanbeige cohere2moe"
         " hy_v3 granite_swa maple muse-glimmer talkie",
     ),
 )

@@ -86,10 +86,10 @@ def steepness(keys: Keys, latent: Latent | None, scaling: RopeScaling) -> float:
     return float(1 + m * np.log(scaling.factor)) ** 2
 
 
-def check_sections(keys: Keys, pairs: int) -> None:
-    """Check the sections of multimodal rope. A text has one position in all three dimensions of an
-    image's, so it does not matter which of them rotates a pair, but one must: pairs left to a
-    fourth section are not rotated (llama.cpp's order)."""
+def check_sections(keys: Keys, pairs: int, how: str) -> None:
+    """Check the sections of multimodal rope, "interleaved" or "in stretches". A text has one
+    position in all three dimensions of an image's, so it does not matter which of them rotates a
+    pair, but one must: pairs left to a fourth section are not rotated (llama.cpp's order)."""
     key = "rope.dimension_sections"
     sections = keys.metadata.get(keys.full(key))
     if sections is None:
@@ -98,7 +98,12 @@ def check_sections(keys: Keys, pairs: int) -> None:
     told = sections if isinstance(sections, list) else []
     sizes = [size for size in told if isinstance(size, int) and size >= 0]
     every = range(min(pairs, sum(sizes))) if len(sizes) == len(told) > 2 else range(0)
-    if not every or any(pair >= 3 * sizes[pair % 3] for pair in every):
+    whole = sum(sizes[:3])
+    if how == "interleaved":
+        left = any(pair >= 3 * sizes[pair % 3] for pair in every)
+    else:
+        left = whole < len(every)
+    if not every or left:
         raise ModelError(
             f"{keys.full(key)} is {sections!r:.40}: want three dimensions that turn {pairs} pairs"
         )

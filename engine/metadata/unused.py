@@ -16,6 +16,7 @@ INFORMATION = frozenset(
         "vocab_size",  # given by the embedding's rows
         "embedding_length_out",  # of a model of embeddings, as is the next
         "pooling_type",
+        "n_deepstack_layers",  # to which an image's tokens are added
         "rope.scaling.finetuned",
         "attention.layer_norm_epsilon",  # a family has one kind of norm, and reads its key
         "attention.layer_norm_rms_epsilon",

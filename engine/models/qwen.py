@@ -1,10 +1,12 @@
-"""Qwen 2 (Yang et al., arXiv 2407.10671) and Qwen 3 (arXiv 2505.09388), dense or of experts, OLMoE
-(Muennighoff et al., arXiv 2409.02060), GLM 4.5 to 4.7 of experts (arXiv 2508.06471), Hunyuan
-(Tencent, 2025), dense, and Seed-OSS (ByteDance, 2025).
+"""Qwen 2 (Yang et al., arXiv 2407.10671) and Qwen 3 (arXiv 2505.09388), dense or of experts, and
+the text of those that see; OLMoE (Muennighoff et al., arXiv 2409.02060), GLM 4.5 to 4.7 of experts
+(arXiv 2508.06471), dots.llm1 (arXiv 2506.05767), MiniMax M2 (MiniMax, 2025), Hunyuan (Tencent,
+2025), dense or of experts, and Seed-OSS (ByteDance, 2025).
 
 LLaMA, but for rope, which turns halves of a head, and for what queries and keys have before it: a
 bias, which values have, too (`qwen2`, and any other file that has it), a norm of each head
-(`qwen3`, perhaps `glm4moe`, and behind rope `hunyuan-dense`), or a norm of all together (`olmoe`).
+(`qwen3`, `dots1`, perhaps `glm4moe`, and behind rope Hunyuan), or a norm of all together (`olmoe`,
+`minimax-m2`).
 """
 
 from engine.config import ModelConfig
@@ -33,13 +35,13 @@ def block(config: ModelConfig, i: int) -> Tensors:
     match config.architecture:
         case "glm4moe" | "seed_oss" | "exaone":
             return tensors
-        case "qwen3" | "qwen3moe" | "hunyuan-dense":
-            return tensors | qk_norms(config)
-        case "olmoe":
+        case "qwen2" | "qwen2moe" | "qwen2vl":
+            return tensors | qkv_biases(config)
+        case "olmoe" | "minimax-m2":
             heads = {"q": config.heads, "k": config.kv_heads}
             sizes = {n: (count * config.head_dim,) for n, count in heads.items()}
             return tensors | {f"attn_{n}_norm.weight": size for n, size in sizes.items()}
-    return tensors | qkv_biases(config)
+    return tensors | qk_norms(config)
 
 
 def before_network(config: ModelConfig) -> str:
@@ -59,7 +61,7 @@ def build(net: Network) -> Value:
     x, rotation = net.embedded(), net.rotation()
 
     def mixed(i: int, h: Value) -> Value:
-        if net.config.architecture == "hunyuan-dense":
+        if net.config.architecture in ("hunyuan-dense", "hunyuan-moe"):
             return attention_normed_after_rope(net, i, h, rotation)
         return net.attention(i, h, rotation)
 

@@ -42,7 +42,7 @@ def score(logits: Array, tokens: Sequence[int], first: int) -> tuple[float, bool
 
 
 def _opened(folder: Path) -> transformers.PreTrainedModel:
-    return transformers.AutoModelForCausalLM.from_pretrained(
+    return _kind_of(transformers.AutoConfig.from_pretrained(folder)).from_pretrained(
         folder,
         dtype=torch.float32,
         attn_implementation="eager",
@@ -51,12 +51,18 @@ def _opened(folder: Path) -> transformers.PreTrainedModel:
     )
 
 
+def _kind_of(config: transformers.PreTrainedConfig) -> Any:
+    """What opens a model: one that sees has a class of another kind."""
+    sees = hasattr(config, "vision_config")
+    return transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
+
+
 def save_random(config: Mapping[str, Any], folder: Path) -> None:
     """A model of any family, matrices of unit gain and norms around one, of which Gemma's and Qwen
     3 Next's hold what is more, as transformers saves it; `config` is that of its config.json."""
     torch.manual_seed(1)
     found = transformers.AutoConfig.for_model(**config)
-    model = transformers.AutoModelForCausalLM.from_config(found)
+    model = _kind_of(found).from_config(found)
     lacking, kind = ("gemma", "gemma2", "gemma3_text", "nemotron"), config["model_type"]
     more = kind in lacking or kind.startswith(("qwen3_next", "qwen3_5"))
     for name, weight in model.named_parameters():

@@ -30,6 +30,8 @@ ON_FOLDERS = ("gpt-oss", "Nemotron", "OLMo 3", "OLMo 3, YaRN", "OLMo 3, other wi
               "MiniCPM 3", "ERNIE 4.5, experts", "GLM 4.5, experts",
               "GLM 4.5, experts, no biases and norms, groups", "Qwen 3 Next",
               "Qwen 3.5", "Qwen 3.5, experts", "Arcee AFM", "Hunyuan, tied, an alpha",
+              "dots.llm1", "MiniMax M2", "Hunyuan, experts, tied, an alpha", "Qwen 2 VL, text",
+              "Qwen 3 VL, text", "Qwen 3 VL, text, experts",
               "LFM 2, experts", "Granite 4",
               "Granite 4, attention alone", "Granite 4, attention alone, experts")  # fmt: skip
 TANH_FOLDERS = ("Gemma 3, stretched, untied, a cap",
@@ -61,7 +63,7 @@ AGREED = (
     *(SUBJECTS[name] for name in ("Qwen 2", "Qwen 3, wide heads", "SmolLM 3", "Granite")),
     *(SUBJECTS[name] for name in ("ERNIE 4.5", "GLM 4", "Phi 3", "OLMo 2", "EXAONE 4")),
     *(SUBJECTS[name] for name in ("Seed-OSS", "Command R", "Ministral 3", "Arcee", "Hunyuan")),
-    *(SUBJECTS[name] for name in ("InternLM 2", "MiniCPM", "EXAONE 3")),
+    *(SUBJECTS[name] for name in ("InternLM 2", "MiniCPM", "EXAONE 3", "Qwen 2 VL", "Qwen 3 VL")),
     SmallKin(architecture="minicpm", long=True, context=256),
 )
 MIXTURES = (
@@ -75,6 +77,9 @@ MIXTURES = (
     SmallGptOss(window=64, blocks=2, experts=8, used=4, seed=1),
     SmallMixture(architecture="granitemoe", width=96, shared=40, seed=1),
     *(SUBJECTS[name] for name in ("DeepSeek V3", "GLM 4.5, experts", "ERNIE 4.5, experts")),
+    *(SUBJECTS[name] for name in ("Qwen 3 VL, experts", "dots.llm1")),
+    SmallMixture(architecture="minimax-m2", width=96, sigmoid=True),
+    SmallMixture(architecture="hunyuan-moe", width=96, shared=52),
 )
 # Files in F16 and Q8_0, compared with the formula that rounds activations as llama.cpp does.
 ROUNDED = (
@@ -117,5 +122,5 @@ def in_superblocks(small: Small) -> Small:
 IN_SUPERBLOCKS = {
     small.architecture: in_superblocks(small)
     for small in reversed((*ROUNDED, *AGREED, *MIXTURES, *RECURRENT.values(), *SUBJECTS.values()))
-    if small.architecture not in ("opt", "bamboo")
+    if small.architecture not in ("opt", "bamboo", "qwen2vl")  # of the last it has no eps
 }

@@ -100,6 +100,31 @@ GLM4MOE = {**QWEN, "model_type": "glm4_moe", "head_dim": 20, "num_hidden_layers"
            "use_qk_norm": True, "attention_bias": True, "num_mtp_layers": 0}  # fmt: skip
 ERNIEMOE = {**QWEN, "model_type": "ernie4_5_moe", "num_hidden_layers": 3, "moe_num_experts": 7,
             "moe_k": 3, "moe_intermediate_size": 29}  # fmt: skip
+DOTS1 = {**QWEN, "model_type": "dots1", "head_dim": 18, "num_hidden_layers": 3,
+         "num_key_value_heads": 4, "n_routed_experts": 7, "num_experts_per_tok": 3,
+         "moe_intermediate_size": 29,
+         "n_shared_experts": 2, "first_k_dense_replace": 1, "norm_topk_prob": True}  # fmt: skip
+MINIMAX = {**QWEN, "model_type": "minimax_m2", "head_dim": 18, "num_local_experts": 7,
+           "num_experts_per_tok": 3, "rotary_dim": 12}  # fmt: skip
+HUNYUANMOE = {**QWEN, "model_type": "hunyuan_v1_moe", "head_dim": 18, "num_experts": 7,
+              "moe_topk": 3}  # fmt: skip
+# Models that see, as small as they come.
+EYE = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 24,
+       "out_hidden_size": 40}  # fmt: skip
+TEXT = {**QWEN, "tie_word_embeddings": False,
+        "rope_parameters": {"rope_theta": 1e4, "mrope_section": [1, 2, 2]}}  # fmt: skip
+QWEN2VL = {"model_type": "qwen2_vl", "text_config": {**TEXT, "rms_norm_eps": 1e-12},
+           "vision_config": {**EYE, "embed_dim": 16, "hidden_size": 40}}  # fmt: skip
+QWEN25VL = {"model_type": "qwen2_5_vl", "text_config": TEXT, "vision_config": EYE}
+DEEP = {"rope_theta": 1e4, "mrope_section": [3, 3, 3], "mrope_interleaved": True}
+TEXT3 = {**TEXT, "head_dim": 18, "rope_parameters": DEEP}
+SEEN = {**EYE, "deepstack_visual_indexes": [0]}
+QWEN3VL = {"model_type": "qwen3_vl", "text_config": TEXT3, "vision_config": SEEN}
+QWEN3VLMOE = {
+    "model_type": "qwen3_vl_moe", "vision_config": SEEN,
+    "text_config": {**TEXT3, "num_experts": 7, "num_experts_per_tok": 3,
+                    "moe_intermediate_size": 29},
+}  # fmt: skip
 MINICPM3 = {**QWEN, "model_type": "minicpm3", "num_key_value_heads": 4, "q_lora_rank": 34,
             "kv_lora_rank": 26, "qk_nope_head_dim": 14, "qk_rope_head_dim": 8,
             "rms_norm_eps": 1e-6}  # fmt: skip
@@ -369,6 +394,27 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 2.5, "tie_word_embeddings": True, "rms_norm_eps": 1e-3,
         "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 1.0},
     },
+    "dots.llm1": DOTS1,
+    "dots.llm1, any sum of weights, groups, tied": {
+        **DOTS1, "norm_topk_prob": False, "n_routed_experts": 9, "n_group": 3, "topk_group": 2,
+        "n_shared_experts": 1, "routed_scaling_factor": 2.5, "tie_word_embeddings": True,
+        "attention_bias": True, "num_key_value_heads": 1,
+    },
+    "MiniMax M2": MINIMAX,
+    "MiniMax M2, whole heads, tied": {
+        **MINIMAX, "rotary_dim": None, "tie_word_embeddings": True, "num_experts_per_tok": 1,
+        "num_key_value_heads": 1, "rms_norm_eps": 1e-3,
+    },
+    "Hunyuan, experts": HUNYUANMOE,
+    "Hunyuan, experts, tied, an alpha": {
+        **HUNYUANMOE, "tie_word_embeddings": True, "num_key_value_heads": 1,
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0,
+                            "factor": 1.0},
+    },
+    "Qwen 2 VL, text": QWEN2VL,
+    "Qwen 2.5 VL, text": QWEN25VL,
+    "Qwen 3 VL, text": QWEN3VL,
+    "Qwen 3 VL, text, experts": QWEN3VLMOE,
     "ERNIE 4.5, experts": ERNIEMOE,
     "ERNIE 4.5, experts, untied, none shared, all mixtures": {
         **ERNIEMOE, "tie_word_embeddings": False, "moe_num_shared_experts": 0,

@@ -107,7 +107,7 @@ class SmallOPT(Small):
 
 @dataclass(frozen=True, slots=True)
 class SmallQwen(Small):
-    """A random Qwen 3, or Qwen 2, EXAONE 3, Hunyuan or Seed-OSS by `architecture`."""
+    """A random Qwen 3, or a family of its kind by `architecture`."""
 
     architecture: str = "qwen3"
 
@@ -118,17 +118,31 @@ class SmallQwen(Small):
             yield name, *dims
         sizes = {"q": self.heads, "k": self.kv_heads, "v": self.kv_heads}
         for i in range(self.blocks):
-            if self.architecture == "olmoe":
+            if self.architecture in ("olmoe", "minimax-m2"):
                 yield from (
                     (f"blk.{i}.attn_{n}_norm.weight", sizes[n] * self.head_dim) for n in "qk"
                 )
-            elif self.architecture in ("qwen3", "qwen3moe", "hunyuan-dense"):
-                yield from ((f"blk.{i}.attn_{n}_norm.weight", self.head_dim) for n in "qk")
-            elif self.architecture != "exaone":
+            elif self.architecture in ("qwen2", "qwen2moe", "qwen2vl", "seed_oss", "glm4moe"):
                 yield from ((f"blk.{i}.attn_{n}.bias", sizes[n] * self.head_dim) for n in sizes)
+            elif self.architecture != "exaone":
+                yield from ((f"blk.{i}.attn_{n}_norm.weight", self.head_dim) for n in "qk")
+
+    def _sizes(self, writer: gguf.GGUFWriter) -> None:
+        Small._sizes(self, writer)
+        sections_of_images(self, writer)
 
     def formula(self) -> Callable[..., Array]:
-        return partial(qwen, norm_after_rope=True) if self.architecture == "hunyuan-dense" else qwen
+        return partial(qwen, norm_after_rope=self.architecture.startswith("hunyuan"))
+
+
+def sections_of_images(small: Small, writer: gguf.GGUFWriter) -> None:
+    """What a head's pairs are to models that see, as llama.cpp's converter writes it."""
+    third, pairs = small.rope_dims // 6, small.rope_dims // 2
+    if small.architecture == "qwen2vl":
+        writer.add_rope_dimension_sections([third, third, pairs - 2 * third, 0])
+    elif small.architecture.startswith("qwen3vl"):
+        writer.add_rope_dimension_sections([*((pairs + 2 - i) // 3 for i in range(3)), 0])
+        writer.add_num_deepstack_layers(3)
 
 
 def scales_of_granite(writer: gguf.GGUFWriter) -> None:
@@ -155,6 +169,11 @@ class SmallMixture(Small):
     sigmoid: bool = False  # routing with a bias
     leading: int = 0  # dense blocks
     every: int = 1  # interval of blocks with experts
+
+    @property
+    def rope_dims(self) -> int:
+        half = self.architecture in ("glm4moe", "minimax-m2")
+        return self.head_dim // 2 if half else self.head_dim
 
     def routes(self, i: int) -> bool:
         return i >= self.leading and (i + 1) % self.every == 0
@@ -197,6 +216,7 @@ class SmallMixture(Small):
 
     def _sizes(self, writer: gguf.GGUFWriter) -> None:
         Small._sizes(self, writer)
+        sections_of_images(self, writer)
         if self.architecture == "granitemoe":
             scales_of_granite(writer)
         writer.add_expert_count(self.experts)
@@ -205,7 +225,10 @@ class SmallMixture(Small):
         if self.every > 1:
             listed = [self.routes(i) for i in range(self.blocks)]
             writer.add_array(f"{self.architecture}.expert_layers", listed)
-        if self.shared:
+        if self.architecture in ("glm4moe", "dots1"):
+            writer.add_expert_shared_count(self.shared // self.width)
+            writer.add_expert_weights_norm(True)
+        elif self.shared:
             writer.add_expert_shared_feed_forward_length(self.shared)
         if self.leading:
             writer.add_leading_dense_block_count(self.leading)
@@ -220,13 +243,14 @@ class SmallMixture(Small):
             writer.add_expert_group_used_count(self.kept)
 
     def formula(self) -> Callable[..., Array]:
-        plain = self.architecture in ("llama", "granitemoe", "ernie4_5-moe")
-        return transformer if plain else qwen
+        if self.architecture in ("llama", "granitemoe", "ernie4_5-moe"):
+            return transformer
+        return partial(qwen, norm_after_rope=self.architecture == "hunyuan-moe")
 
 
 @dataclass(frozen=True, slots=True)
 class SmallGlmMoe(SmallMixture):
-    """A random GLM 4.5, with RoPE on half of a head; `head_norms` adds norms of heads."""
+    """A random GLM 4.5; `head_norms` adds norms of heads."""
 
     architecture: str = "glm4moe"
     blocks: int = 3
@@ -236,21 +260,11 @@ class SmallGlmMoe(SmallMixture):
     leading: int = 1
     head_norms: bool = True
 
-    @property
-    def rope_dims(self) -> int:
-        return self.head_dim // 2
-
     def listed(self) -> Iterator[Listed]:
         for name, *dims in SmallMixture.listed(self):
             yield name.replace("ffn_norm", "post_attention_norm"), *dims
         for i in range(self.blocks if self.head_norms else 0):
             yield from ((f"blk.{i}.attn_{n}_norm.weight", self.head_dim) for n in "qk")
-
-    def _sizes(self, writer: gguf.GGUFWriter) -> None:
-        """As llama.cpp's converter writes them."""
-        SmallMixture._sizes(replace(self, shared=0), writer)
-        writer.add_expert_shared_count(self.shared // self.width)
-        writer.add_expert_weights_norm(True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -974,6 +988,8 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "Arcee": SmallKin(architecture="arcee", ffn=100, seed=3),
     "Hunyuan": SmallQwen(architecture="hunyuan-dense", head_dim=24, ffn=100, seed=4),
+    "Qwen 2 VL": SmallQwen(architecture="qwen2vl", ffn=100, seed=6),
+    "Qwen 3 VL": SmallQwen(architecture="qwen3vl", tied=True, ffn=100, seed=7),
     "OLMo 2": SmallOLMo(ffn=100),
     "EXAONE 3": SmallQwen(architecture="exaone", tied=True, head_dim=24, ffn=100, seed=5),
     "EXAONE 4": SmallOLMo(architecture="exaone4", ffn=100, seed=1),
@@ -1007,6 +1023,22 @@ SUBJECTS: dict[str, Subject] = {
     "MiniCPM 3": SmallMiniCPM(ffn=100),
     "MiniCPM 3, long rope, tied, F16": SmallMiniCPM(
         long=True, nope=20, turned=12, context=64, tied=True, format="F16", seed=1
+    ),
+    "Qwen 3 VL, experts": SmallMixture(architecture="qwen3vlmoe", width=28, seed=8),
+    "dots.llm1": SmallMixture(
+        architecture="dots1",
+        blocks=3,
+        leading=1,
+        kv_heads=4,
+        shared=64,
+        scale=2.5,
+        sigmoid=True,
+        ffn=100,
+        seed=9,
+    ),
+    "MiniMax M2": SmallMixture(architecture="minimax-m2", sigmoid=True, ffn=100, seed=10),
+    "Hunyuan, experts": SmallMixture(
+        architecture="hunyuan-moe", width=28, shared=52, head_dim=24, tied=True, seed=4
     ),
     "GLM 4.5, experts": SmallGlmMoe(ffn=100),
     "GLM 4.5, no norms of heads, groups, F16": SmallGlmMoe(

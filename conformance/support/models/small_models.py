@@ -22,7 +22,8 @@ RMS = (
     "gemma", "gemma2", "gemma3", "gemma4", "qwen2moe", "qwen3moe", "olmoe", "granitemoe", "gpt-oss",
     "deepseek2", "qwen3next", "qwen35", "qwen35moe", "glm4moe", "minicpm3",
     "mistral3", "exaone4", "seed_oss", "arcee", "hunyuan-dense", "minicpm", "internlm2",
-    "ernie4_5-moe", "exaone",
+    "ernie4_5-moe", "exaone", "qwen2vl", "qwen3vl", "qwen3vlmoe", "dots1", "minimax-m2",
+    "hunyuan-moe",
 )  # fmt: skip
 HEAD_NORMS = ("attn_q_norm", "attn_k_norm")  # vectors, or one for each head
 FINER = ("attn_v", "ffn_down", "output")  # matrices of a finer format

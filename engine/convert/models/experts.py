@@ -13,7 +13,7 @@ from engine.convert.family import QKV, Family, Source
 from engine.convert.fields import Fields
 from engine.convert.json_files import CheckpointError
 from engine.convert.models.llama import Granite, Mistral
-from engine.convert.models.qwen import Ernie, Qwen2, Qwen3
+from engine.convert.models.qwen import Ernie, Hunyuan, Qwen2, Qwen3
 from engine.convert.nextn import FURTHER
 from engine.convert.stacked import stacked
 from engine.gguf import writer as gw
@@ -21,6 +21,8 @@ from engine.metadata.architectures import ARCHITECTURES, Routing
 from engine.metadata.experts import LISTED
 from engine.metadata.mixers import MOST_BLOCKS
 from engine.torch_file import StoredTensor
+
+NETWORK = ("gate", "up", "down")
 
 
 def halves(name: str, tensor: Tensor) -> tuple[Tensor, Tensor]:
@@ -32,7 +34,14 @@ def halves(name: str, tensor: Tensor) -> tuple[Tensor, Tensor]:
         raise CheckpointError(f"{told}: its rows should be gates and as many ups")
     half = replace(tensor, dims=(*before, rows // 2, elements))
     size = {"F32": 4, "F16": 2, "BF16": 2}.get(tensor.dtype, 0)
-    return half, replace(half, begin=tensor.begin + rows // 2 * elements * size)
+    return half, replace(half, begin=tensor.begin + rows // 2 * tensor.strides[-2] * size)
+
+
+def turned(tensor: StoredTensor) -> StoredTensor:
+    """Swap the last two dimensions."""
+    *before, rows, elements = tensor.dims
+    *steps, far, near = tensor.strides
+    return replace(tensor, dims=(*before, elements, rows), strides=(*steps, near, far))
 
 
 def in_halves(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -63,11 +72,18 @@ def of_experts(shared: str) -> dict[str, str]:
         **{
             f"ffn_{name}_{kind}": f"model.layers.{{}}.mlp.{module}.{name}_proj"
             for kind, module in (("exps", "experts"), ("shexp", shared))
-            for name in ("gate", "up", "down")
+            for name in NETWORK
         },
     }
 
 
+MIXTRAL = "model.layers.{}.block_sparse_moe"
+OF_MIXTRAL = {
+    "ffn_gate_inp": f"{MIXTRAL}.gate",
+    "ffn_gate_exps": f"{MIXTRAL}.experts.w1",
+    "ffn_up_exps": f"{MIXTRAL}.experts.w3",
+    "ffn_down_exps": f"{MIXTRAL}.experts.w2",
+}
 CHOICE = "model.layers.{}.mlp.gate.e_score_correction_bias"  # of DeepSeek V3
 
 
@@ -197,10 +213,7 @@ class Mixtral(Mixture, Mistral):
     required = ("rms_norm_eps", "rope_theta")
     modules: ClassVar = {
         **Mistral.modules,
-        "ffn_gate_inp": "model.layers.{}.block_sparse_moe.gate",
-        "ffn_gate_exps": "model.layers.{}.block_sparse_moe.experts.w1",
-        "ffn_up_exps": "model.layers.{}.block_sparse_moe.experts.w3",
-        "ffn_down_exps": "model.layers.{}.block_sparse_moe.experts.w2",
+        **OF_MIXTRAL,
     }
 
     def check(self, config: Fields) -> None:
@@ -293,6 +306,102 @@ class Glm4Moe(Routed, Qwen3):
     part_turned = 0.5
     head_norms = "use_qk_norm"
     biases: ClassVar = {"attention_bias": QKV}
+
+
+class Dots1(Routed, Qwen3):
+    """Qwen 3 of experts with DeepSeek V3's router."""
+
+    architectures = ("Dots1ForCausalLM",)
+    about = "dots.llm1"
+    gguf = "dots1"
+    modules: ClassVar = {**Qwen3.modules, **of_experts("shared_experts")}
+    required = ("num_key_value_heads", "rms_norm_eps")
+
+    def usual_words(self, config: Fields) -> Fields:
+        told = {self.normed: False, **config.values}
+        if told.get("scoring_func") == "noaux_tc":  # the name of the router that has sigmoids
+            told["scoring_func"] = "sigmoid"
+        return super().usual_words(Fields(told, config.place))
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        layers = config.count("num_hidden_layers")
+        if config.get("sliding_window") and layers > config.count("max_window_layers", layers):
+            raise config.error("max_window_layers: layers with windows do not run in this family")
+
+
+class MiniMaxM2(Mixture, Qwen3):
+    """Qwen 3 of experts with one norm for all heads, rope of a part of each head, and DeepSeek V3's
+    sigmoids and bias of the choice."""
+
+    architectures = ("MiniMaxM2ForCausalLM",)
+    about = "MiniMax M2"
+    gguf = "minimax-m2"
+    modules: ClassVar = {
+        **Qwen3.modules,
+        **OF_MIXTRAL,
+    }
+    counts: ClassVar = {**Mixture.counts, "expert_feed_forward_length": "intermediate_size"}
+    required = ("head_dim", "num_key_value_heads", "rms_norm_eps", "rope_theta")
+    part_turned = 1.0
+
+    def usual_words(self, config: Fields) -> Fields:
+        told = dict(config.values)
+        if config.get("rotary_dim"):
+            part = config.count("rotary_dim") / config.count("head_dim")
+            told.setdefault("partial_rotary_factor", part)
+        return super().usual_words(Fields(told, config.place))
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        if (scores := config.get("scoring_func", "sigmoid")) != "sigmoid":
+            raise config.error(f"scoring_func is {scores!r}; this family's router has sigmoid")
+        if (kind := config.get("qk_norm_type", "per_layer")) != "per_layer":
+            raise config.error(f"qk_norm_type is {kind!r}; this family has one norm for all heads")
+
+    def expert_keys(self, config: Fields) -> gw.Keys:
+        return {**super().expert_keys(config), "expert_gating_func": gw.u32(2)}
+
+    def sources(self, config: Fields, model: ModelConfig) -> dict[str, Source]:
+        bias = f"{MIXTRAL}.e_score_correction_bias"
+        return super().sources(config, model) | biases_of_choice(model, bias)
+
+
+class HunyuanMoe(Mixture, Hunyuan):
+    """Hunyuan of experts and a network that every token meets. Numbers may be lists, one for each
+    layer."""
+
+    architectures = ("HunYuanMoEV1ForCausalLM",)
+    about = "Hunyuan A13B"
+    gguf = "hunyuan-moe"
+    modules: ClassVar = {
+        **Hunyuan.modules,
+        **of_experts("shared_experts"),
+        "ffn_gate_inp": "model.layers.{}.mlp.gate.wg",
+        **{f"ffn_{n}_shexp": f"model.layers.{{}}.mlp.shared_mlp.{n}_proj" for n in NETWORK},
+    }
+    counts: ClassVar = {
+        "expert_count": "num_experts",
+        "expert_used_count": "moe_topk",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_feed_forward_length": "intermediate_size",
+    }
+    words: ClassVar = {}
+    required = ("rms_norm_eps",)
+
+    def usual_words(self, config: Fields) -> Fields:
+        told = {"moe_intermediate_size": config.get("intermediate_size"), **config.values}
+        for name in (*self.counts.values(), "num_shared_expert"):
+            if isinstance(each := told.get(name), list) and len({*map(repr, each)}) == 1:
+                told[name] = each[0]
+        return super().usual_words(Fields(told, config.place))
+
+    def check(self, config: Fields) -> None:
+        super().check(config)
+        if config.flag("use_cla", False):
+            raise config.error("use_cla is true: layers that share keys and values do not run here")
+        if (shared := config.count("num_shared_expert", 1)) != 1:
+            raise config.error(f"num_shared_expert is {shared}; this family has one")
 
 
 class ErnieMoe(Mixture, Ernie):
@@ -390,5 +499,6 @@ class GraniteMoe(Mixture, Granite):
 
 
 FAMILIES: tuple[Family, ...] = (
-    Mixtral(), Qwen2Moe(), Qwen3Moe(), Glm4Moe(), ErnieMoe(), Olmoe(), GraniteMoe(),
+    Mixtral(), Qwen2Moe(), Qwen3Moe(), Glm4Moe(), Dots1(), MiniMaxM2(), HunyuanMoe(), ErnieMoe(),
+    Olmoe(), GraniteMoe(),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from engine.convert.checkpoint import Tensor
 from engine.convert.family import Family, Source
 from engine.convert.fields import Fields
 from engine.convert.json_files import CheckpointError
-from engine.convert.models.experts import Mixture
+from engine.convert.models.experts import Mixture, turned
 from engine.convert.models.qwen import Qwen2
 from engine.gguf import writer as gw
 from engine.models.experts import SCALARS
@@ -68,13 +68,6 @@ def in_turn(tensor: StoredTensor, axis: int) -> tuple[StoredTensor, StoredTensor
     strides[axis] *= 2
     even = replace(tensor, dims=tuple(dims), strides=tuple(strides))
     return even, replace(even, begin=tensor.begin + tensor.strides[axis] * size)
-
-
-def turned(tensor: StoredTensor) -> StoredTensor:
-    """Swap the last two dimensions."""
-    *before, rows, elements = tensor.dims
-    *steps, far, near = tensor.strides
-    return replace(tensor, dims=(*before, elements, rows), strides=(*steps, near, far))
 
 
 class GptOss(Mixture, Qwen2):

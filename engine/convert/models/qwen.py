@@ -55,13 +55,14 @@ class Hunyuan(Qwen3):
         "attn_q_norm": "model.layers.{}.self_attn.query_layernorm",
         "attn_k_norm": "model.layers.{}.self_attn.key_layernorm",
     }
-    required = ("head_dim", "rms_norm_eps")
+    required: ClassVar[tuple[str, ...]] = ("head_dim", "rms_norm_eps")
 
     def usual_words(self, config: Fields) -> Fields:
         """With "dynamic" rope of a fixed alpha as what it is: plain rope of another base."""
         rope = rope_scaling.parameters(config)
         if rope.get("rope_type", rope.get("type")) == "dynamic" and rope.get("alpha"):
-            size = max(config.count("head_dim"), 3)
+            whole = config.count("hidden_size") // config.count("num_attention_heads")
+            size = max(config.count("head_dim", max(whole, 1)), 3)
             base = rope.real("rope_theta", 10000.0) * rope.real("alpha") ** (size / (size - 2))
             plain = {"rope_scaling": None, "rope_parameters": {"rope_theta": base}}
             config = Fields({**config.values, **plain}, config.place)

@@ -13,14 +13,14 @@ from typing import ClassVar
 import numpy as np
 
 from engine.config import ModelConfig
-from engine.convert import nextn, rope_scaling
+from engine.convert import nextn
 from engine.convert.checkpoint import Tensor
 from engine.convert.family import Source
 from engine.convert.fields import Fields
 from engine.convert.models.experts import Qwen2Moe, in_halves
 from engine.convert.models.mamba import decay
 from engine.convert.models.qwen import Qwen3
-from engine.convert.text_part import TextPart
+from engine.convert.text_part import PlacedText
 from engine.gguf import writer as gw
 from engine.metadata.mixers import MOST_BLOCKS
 from engine.recurrent import Ssm
@@ -154,7 +154,7 @@ class Qwen3Next(DeltaNets, Qwen2Moe):
         return replace(source, stretches=found, theirs=(ssm.groups * step, source.dims[1]))
 
 
-class Qwen35(TextPart, DeltaNets):
+class Qwen35(PlacedText, DeltaNets):
     """Dense; the checkpoint may be of a model that sees, too."""
 
     architectures = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
@@ -167,17 +167,6 @@ class Qwen35(TextPart, DeltaNets):
         "ssm_beta": f"{LINEAR}.in_proj_b",
         "ssm_alpha": f"{LINEAR}.in_proj_a",
     }
-
-    def shape(self, config: Fields) -> gw.Keys:
-        """With the pairs that each dimension of a position turns, in turn where nothing says so."""
-        found = dict(super().shape(config))
-        _, turned = found["rope.dimension_count"]
-        usual = [(turned // 2 + 2 - dimension) // 3 for dimension in range(3)]
-        sections = rope_scaling.parameters(config).get("mrope_section", usual)
-        if not isinstance(sections, list) or not all(isinstance(one, int) for one in sections):
-            raise config.error(f"mrope_section must be a list of counts, got {sections!r:.80}")
-        whole = [*sections, 0, 0, 0][:4]
-        return {**found, "rope.dimension_sections": gw.i32s(whole)}
 
     def in_order(self, kind: str, source: Source, ssm: Ssm) -> Source:
         before = 2 * ssm.groups * ssm.state
