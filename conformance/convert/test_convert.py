@@ -221,7 +221,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
         "architecture is 'BertModel', which is none of --print-supported-models",
     ),
     "an architecture whose op is missing": (
-        {"architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl"},
+        {"architectures": ["HunYuanVLForConditionalGeneration"], "model_type": "hunyuan_vl"},
         "which is missing rope of several positions a token",
     ),
     "no architecture": ({"architectures": None}, "architectures must name one"),

@@ -33,7 +33,7 @@ ROOMS = {
 LINES = {
     "reference": 17_380,
     "kernels": 28_120,
-    "engine": 34_440,
+    "engine": 34_500,
     "conformance": 42_000,
     "bench": 27_740,
     "data": 2_720,
