@@ -224,6 +224,13 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
         {"architectures": ["HunYuanVLForConditionalGeneration"], "model_type": "hunyuan_vl"},
         "which is missing rope of several positions a token",
     ),
+    "what is seen by no list of layers": (
+        {
+            "architectures": ["Qwen3VLForConditionalGeneration"], "head_dim": 12,
+            "vision_config": {"deepstack_visual_indexes": 3},
+        },
+        "vision_config: deepstack_visual_indexes must be a list, got 3",
+    ),
     "no architecture": ({"architectures": None}, "architectures must name one"),
     "a window": (
         {"architectures": ["MistralForCausalLM"], "sliding_window": -1},

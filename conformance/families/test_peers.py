@@ -180,6 +180,47 @@ def test_the_text_of_a_model_that_sees(saved, tmp_path):
         assert theirs.metadata["qwen35moe.rope.dimension_sections"] == [1, 1, 1, 0]
 
 
+# Fields of config.json as they are published, by the folder of transformers that says the same.
+PUBLISHED = {
+    "Hunyuan, experts": {"moe_topk": [3, 3], "moe_intermediate_size": [77, 77],
+                         "num_shared_expert": [1, 1], "use_cla": False},
+    "dots.llm1": {"scoring_func": "noaux_tc"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_fields_are_read_alike(saved, name, tmp_path):
+    """Numbers that are lists of layers, and another name of the router, give the same file."""
+    folder = saved(name, tmp_path / "model")
+    convert(folder, tmp_path / "saved.gguf", "F32", name="one")
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", config | PUBLISHED[name])
+    convert(folder, tmp_path / "published.gguf", "F32", name="one")
+    assert (tmp_path / "published.gguf").read_bytes() == (tmp_path / "saved.gguf").read_bytes()
+
+
+def test_a_model_that_sees_as_it_was_published(saved, tmp_path):
+    """Qwen 2 VL was published with the text's fields and tensors where a text's alone has them; the
+    file is the same."""
+    from safetensors.torch import load_file, save_file
+
+    folder = saved("Qwen 2 VL, text", tmp_path / "model")
+    convert(folder, tmp_path / "saved.gguf", "F32", name="one")
+    config = json.loads((folder / "config.json").read_text())
+    text, kind = config.pop("text_config"), {"model_type": "qwen2_vl"}
+    rope = text.pop("rope_parameters")
+    scaling = {"type": "mrope", "mrope_section": rope["mrope_section"]}
+    flat = {"rope_theta": rope["rope_theta"], "rope_scaling": scaling}
+    write_json(folder / "config.json", text | config | flat | kind)
+    tensors = load_file(folder / "model.safetensors")
+    ends = (("model.language_model.", "model."), ("model.visual.", "visual."))
+    for first, other in ends:
+        tensors = {n.replace(first, other, 1): tensor for n, tensor in tensors.items()}
+    save_file(tensors, folder / "model.safetensors")
+    convert(folder, tmp_path / "published.gguf", "F32", name="one")
+    assert (tmp_path / "published.gguf").read_bytes() == (tmp_path / "saved.gguf").read_bytes()
+
+
 def test_experts_with_the_input_first(saved, tmp_path):
     """Published checkpoints of Qwen 3 VL have experts' tensors the other way round than those that
     transformers saves of a new model; the file is the same."""

@@ -34,7 +34,7 @@ LINES = {
     "reference": 17_380,
     "kernels": 28_120,
     "engine": 34_500,
-    "conformance": 42_000,
+    "conformance": 42_050,
     "bench": 27_740,
     "data": 2_720,
     "assay": 335,

@@ -39,7 +39,7 @@ class TextPart(Family):
 
 
 class PlacedText(TextPart):
-    """Of a family whose positions are those of images: rope's pairs are shared out to their
+    """A family whose positions are those of images: rope's pairs are shared out to their
     dimensions, in turn where nothing says so."""
 
     def shape(self, config: Fields) -> gw.Keys:

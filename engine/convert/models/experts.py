@@ -142,6 +142,12 @@ class Mixture:
         return found
 
 
+def check_sigmoid(config: Fields) -> None:
+    """Refuse a router whose scores are no sigmoids."""
+    if (scores := config.get("scoring_func", "sigmoid")) != "sigmoid":
+        raise config.error(f"scoring_func is {scores!r}; this family's router has sigmoid")
+
+
 class Routed(Mixture):
     """DeepSeek V3's router: sigmoids, groups of experts, and a bias of the choice. The first layers
     are dense, and an MTP layer may follow the last.
@@ -169,8 +175,7 @@ class Routed(Mixture):
 
     def check(self, config: Fields) -> None:
         super().check(config)  # type: ignore[misc]
-        if (scores := config.get("scoring_func", "sigmoid")) != "sigmoid":
-            raise config.error(f"scoring_func is {scores!r}; this family's router has sigmoid")
+        check_sigmoid(config)
 
     def expert_keys(self, config: Fields) -> gw.Keys:
         groups, kept = self.groups
@@ -354,8 +359,7 @@ class MiniMaxM2(Mixture, Qwen3):
 
     def check(self, config: Fields) -> None:
         super().check(config)
-        if (scores := config.get("scoring_func", "sigmoid")) != "sigmoid":
-            raise config.error(f"scoring_func is {scores!r}; this family's router has sigmoid")
+        check_sigmoid(config)
         if (kind := config.get("qk_norm_type", "per_layer")) != "per_layer":
             raise config.error(f"qk_norm_type is {kind!r}; this family has one norm for all heads")
 

@@ -14,7 +14,7 @@ from engine.torch_file import StoredTensor
 
 
 class Qwen2VL(PlacedText, Qwen2):
-    """Qwen 2."""
+    """Qwen 2 whose positions are an image's."""
 
     architectures = ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration")
     about = "the text part of Qwen 2 VL and 2.5 VL"
@@ -22,16 +22,19 @@ class Qwen2VL(PlacedText, Qwen2):
 
 
 class Deep(PlacedText):
-    """Images are added to what the first layers give, too; the file says to how many, as
-    llama.cpp's programs want it."""
+    """A family that adds images to what its first layers give, too; the file says to how many, for
+    programs that let it see."""
 
     def shape(self, config: Fields) -> gw.Keys:
-        layers = config.part("vision_config").get("deepstack_visual_indexes", [])
+        seen = config.part("vision_config")
+        layers = seen.get("deepstack_visual_indexes", [])
+        if not isinstance(layers, list):
+            raise seen.error(f"deepstack_visual_indexes must be a list, got {layers!r:.80}")
         return {**super().shape(config), "n_deepstack_layers": gw.u32(len(layers))}
 
 
 class Qwen3VL(Deep, Qwen3):
-    """Qwen 3."""
+    """Qwen 3 whose positions are an image's."""
 
     architectures = ("Qwen3VLForConditionalGeneration",)
     about = "the text part of Qwen 3 VL, dense"
